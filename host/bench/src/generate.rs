@@ -400,7 +400,7 @@ mod tests {
     fn video_networks_are_read_and_decode_sanely() {
         use tch::{Device, Kind, Tensor};
         use tilewright_models::{
-            Checkpoint, ComputeFormat, Identity,
+            Checkpoint, ComputeFormat, HalfConfig, Identity,
             wan_vae::{Clip, Config, Decoder, EncoderConfig, Spread},
         };
         use tilewright_plan::{Dtype, Layout, Precision};
@@ -412,7 +412,8 @@ mod tests {
             let file = Checkpoint::open(&path).unwrap();
             let identity = Identity::of_decoder(&file).unwrap();
             let config = Config::read(&file, &identity).unwrap();
-            assert!(config.problems(&file, &identity).is_empty() && Config::left_over(&file, &identity).is_empty());
+            let weights = config.weights(&file, &identity).unwrap();
+            assert!(weights.problems().is_empty() && weights.left_over().is_empty());
             assert_eq!((config.spatial_scale(), config.temporal_scale(), config.patch), (scale, 4, scale as usize / 8));
             EncoderConfig::read(&file, &identity).unwrap().check_weights(&file, &identity).unwrap();
             let format = ComputeFormat::new(Precision::Uniform(Dtype::F32), Layout::ChannelsLast).unwrap();

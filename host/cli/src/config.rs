@@ -101,7 +101,7 @@ fn describe_server(config: &Config) -> Outcome<Vec<(&'static str, String)>> {
             rows.push(("model", format!("{name}: {} ({})", of.facts().family, shown(vae.as_slice()))));
         }
         if let Some(of) = &opened.transformer {
-            let family = of.denoiser.config().family().name();
+            let family = of.denoiser.config().facts().family.name();
             rows.push(("model", format!("{name}: {family} transformer ({})", shown(transformers))));
         }
         if !text_encoders.is_empty() {

@@ -126,7 +126,7 @@ impl Denoiser {
     pub fn model(&self) -> DenoiserModel {
         let file = &self.experts[0];
         DenoiserModel {
-            family: self.config().family().name().to_owned(),
+            family: self.config().facts().family.name().to_owned(),
             parameters: file.parameters,
             stored_bytes: self.experts.iter().map(|file| file.stored_bytes).max().unwrap_or_default(),
             stored: file.stored().name().to_owned(),

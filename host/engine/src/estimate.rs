@@ -1,27 +1,27 @@
 //! The cost of a plan, from the network's passes on a meter and the device's measured speeds.
 //! Policies ask for it a hundred times per decision, so equal passes are metered once.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use tilewright_kernels::{Kernels, Measured};
 use tilewright_models::{
-    PlanFormat,
-    kl::{Config, EncoderConfig, Extent, Metered},
+    HalfConfig, Metered, PlanFormat,
+    kl::{Config, EncoderConfig, Extent},
 };
 use tilewright_plan::{Cost, Dtype, Plan, Request, Space, Time};
 
 use crate::{autoencoding::costs::PlanCost, grid::Axis};
 
 /// Prices plans for one request on one device.
-#[derive(Clone, Debug)]
-pub(crate) struct Estimator {
+#[derive(Debug)]
+pub(crate) struct Estimator<C: HalfConfig> {
     batch: u32,
     height: u32,
     width: u32,
     values: Values,
     bytes_per_second: f64,
     kernels: Kernels,
-    metered: Arc<Metered>,
+    metered: Metered<C>,
 }
 
 /// The input and the output of a network, in values per pixel of the picture.
@@ -35,24 +35,28 @@ struct Values {
     exact: bool,
 }
 
-impl Estimator {
+impl Estimator<Config> {
     /// Prices decodes in every precision and memory order that the device was measured in.
     pub fn new(config: &Config, request: &Request, measured: &Measured, kernels: &Kernels) -> Self {
         let scale = f64::from(config.spatial_scale());
         let latent = config.latent_channels as f64 / (scale * scale);
         let values = Values { input: latent, output: config.image_channels as f64, ramp: 1.0, exact: true };
-        Self::price(values, request, (measured, kernels), config.meter(measured, kernels))
+        Self::price(values, request, (measured, kernels), config)
     }
+}
 
+impl Estimator<EncoderConfig> {
     /// The same of encodes.
     pub fn encoding(config: &EncoderConfig, request: &Request, measured: &Measured, kernels: &Kernels) -> Self {
         let scale = f64::from(config.spatial_scale());
         let latent = config.latent_channels as f64 / (scale * scale);
         let values = Values { input: config.image_channels as f64, output: latent, ramp: 1.0 / scale, exact: false };
-        Self::price(values, request, (measured, kernels), config.meter(measured, kernels))
+        Self::price(values, request, (measured, kernels), config)
     }
+}
 
-    fn price(values: Values, request: &Request, (measured, kernels): (&Measured, &Kernels), metered: Metered) -> Self {
+impl<C: HalfConfig> Estimator<C> {
+    fn price(values: Values, request: &Request, (measured, kernels): (&Measured, &Kernels), config: &C) -> Self {
         Self {
             batch: request.batch,
             height: request.height,
@@ -60,19 +64,17 @@ impl Estimator {
             values,
             bytes_per_second: measured.bytes_per_second,
             kernels: *kernels,
-            metered: Arc::new(metered),
+            metered: Metered::new(config, measured, kernels),
         }
     }
 
     /// The types that convolutions can run in.
     pub fn dtypes(&self) -> Vec<Dtype> {
-        let mut dtypes: Vec<Dtype> = self.metered.formats().map(|format| format.precision.dtype()).collect();
-        dtypes.dedup();
-        dtypes
+        self.metered.dtypes()
     }
 }
 
-impl PlanCost for Estimator {
+impl<C: HalfConfig<Extent = Extent>> PlanCost for Estimator<C> {
     fn cost(&self, plan: &Plan) -> Result<Cost, String> {
         if plan.time != Time::Whole {
             return Err("a picture has one frame: time can't be divided".into());
@@ -99,8 +101,7 @@ impl PlanCost for Estimator {
         let format = PlanFormat::of(plan, &self.kernels);
         let pass = |batch| {
             let extent = Extent { batch, height: tile_height, width: tile_width, band };
-            let pass = self.metered.pass(format, &extent);
-            pass.ok_or_else(|| format!("{format} can't be run on this device"))
+            self.metered.pass(format, &extent)
         };
         let largest = pass(batch)?;
         let pixels = f64::from(tile_height) * f64::from(tile_width);

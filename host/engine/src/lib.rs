@@ -39,7 +39,7 @@ mod vae;
 mod weights;
 mod work;
 
-pub use autoencoder::{Autoencoder, Kl, Overrides, Wan};
+pub use autoencoder::{Autoencoder, Overrides};
 pub use clip::{ClipJob, ClipLatents, Sink};
 pub use denoise::{
     Begun, ConditioningTensors, DenoiseJob, DenoiseQuote, Denoiser, Kept, Prompt, PromptShape, SampleInput,

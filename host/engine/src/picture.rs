@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tch::{Device, Tensor};
 use tilewright_models::{
-    ComputeFormat, LoadStep, PlanFormat,
+    ComputeFormat, HalfConfig, LoadStep, PlanFormat,
     kl::{Decoder, Encoder, EncoderConfig},
 };
 use tilewright_plan::{
@@ -226,7 +226,7 @@ fn hints(vae: &Vae) -> Vec<Hint> {
 }
 
 /// Only decodes can be run in exact bands.
-fn capabilities(machine: &Machine, stage: Stage, prices: &Estimator, scale: u32) -> Capabilities {
+fn capabilities<C: HalfConfig>(machine: &Machine, stage: Stage, prices: &Estimator<C>, scale: u32) -> Capabilities {
     Capabilities {
         dtypes: prices.dtypes(),
         tile_unit: scale,

@@ -4,25 +4,25 @@ use std::{path::Path, time::Duration};
 
 use tch::Device;
 use tilewright_models::{
-    Checkpoint, ComputeFormat, Destination, Family, Identity, Latent, LatentFile, LoadStep, Scaling,
-    transformer::Residency,
+    Checkpoint, ComputeFormat, Destination, Family, HalfConfig, Identity, Latent, LatentFile, LoadStep, Loaded,
+    Scaling, kl, transformer::Residency, wan_vae,
 };
 use tilewright_plan::{Model, Outcome};
-use tilewright_torch::{device::synchronize, memory};
+use tilewright_torch::{device::synchronize, kernels, memory};
 
 use crate::{
-    Autoencoder, Kl, Overrides, Result, Wan, pause,
+    Autoencoder, Overrides, Result, pause,
     task::{AttemptError, measure},
     weights::{Budget, Lease, Part, WeightKey, WeightStore},
 };
 
 /// An autoencoder whose decoder can be run.
 #[derive(Debug)]
-pub struct Vae<A: Autoencoder = Kl> {
+pub struct Vae<A: Autoencoder = kl::Config> {
     file: Checkpoint,
     identity: Identity,
     /// The architecture.
-    pub config: A::Config,
+    pub config: A,
     /// The facts about the decoder that policies receive.
     pub model: Model,
     /// The store that loaded weights are leased from.
@@ -30,18 +30,18 @@ pub struct Vae<A: Autoencoder = Kl> {
 }
 
 /// An autoencoder of clips.
-pub type VideoVae = Vae<Wan>;
+pub type VideoVae = Vae<wan_vae::Config>;
 
 impl<A: Autoencoder> Vae<A> {
     /// Opens a file and reads the architecture off its tensors' names and shapes.
     ///
     /// # Errors
-    /// The file is unsound, or holds no decoder that can be run; as [`Autoencoder::read`].
+    /// The file is unsound, or holds no decoder that can be run; as [`Autoencoder::read_with`].
     pub fn open(path: &Path, overrides: Overrides) -> Result<Self> {
         let file = Checkpoint::open(path).map_err(tilewright_models::Error::from)?;
         let identity = Identity::of_decoder(&file)?;
-        let config = A::read(&file, &identity, overrides)?;
-        let model = A::model(&file, &identity, &config);
+        let config = A::read_with(&file, &identity, overrides)?;
+        let model = config.model(config.family(), &file, &identity);
         Ok(Self { file, identity, config, model, weights: WeightStore::new(Budget::Last) })
     }
 
@@ -60,11 +60,8 @@ impl<A: Autoencoder> Vae<A> {
         format: ComputeFormat,
         device: Device,
         step: LoadStep<'_>,
-    ) -> Result<(Lease<A::Decoder>, Duration)> {
-        let bytes = A::decoder_bytes(&self.config, format, device)?;
-        self.lease(Part::Decoder, bytes, format, device, step, |destination| {
-            A::load_decoder(&self.file, &self.identity, &self.config, format, destination)
-        })
+    ) -> Result<(Lease<Loaded<A>>, Duration)> {
+        self.lease(Part::Decoder, &self.config, format, device, step)
     }
 
     /// The encoder's architecture, and the facts about it that policies receive.
@@ -72,35 +69,33 @@ impl<A: Autoencoder> Vae<A> {
     /// # Errors
     /// The file holds no encoder, lacks tensors of it, or has them in a type that can't be computed
     /// from.
-    pub fn encoding(&self) -> Result<(A::EncoderConfig, Model)> {
-        let encoder = A::read_encoder(&self.file, &self.identity)?;
-        let model = A::encoder_model(&self.file, &self.identity, &self.config, &encoder);
+    pub fn encoding(&self) -> Result<(A::Encoder, Model)> {
+        let encoder = A::Encoder::read(&self.file, &self.identity)?;
+        encoder.check_weights(&self.file, &self.identity)?;
+        let model = encoder.model(self.config.family(), &self.file, &self.identity);
         Ok((encoder, model))
     }
 
     /// The encoder, as [`Self::decoder`].
     pub(crate) fn encoder(
         &self,
-        config: &A::EncoderConfig,
+        config: &A::Encoder,
         format: ComputeFormat,
         device: Device,
         step: LoadStep<'_>,
-    ) -> Result<(Lease<A::Encoder>, Duration)> {
-        let bytes = A::encoder_bytes(config, format, device)?;
-        self.lease(Part::Encoder, bytes, format, device, step, |destination| {
-            A::load_encoder(&self.file, &self.identity, config, format, destination)
-        })
+    ) -> Result<(Lease<Loaded<A::Encoder>>, Duration)> {
+        self.lease(Part::Encoder, config, format, device, step)
     }
 
-    fn lease<N: Send + 'static>(
+    fn lease<C: HalfConfig>(
         &self,
         part: Part,
-        bytes: u64,
+        config: &C,
         format: ComputeFormat,
         device: Device,
         step: LoadStep<'_>,
-        load: impl FnOnce(Destination<'_>) -> Result<N>,
-    ) -> Result<(Lease<N>, Duration)> {
+    ) -> Result<(Lease<Loaded<C>>, Duration)> {
+        let bytes = config.weight_bytes(format, &kernels(device))?;
         let (file, residency) = (self.file.id().clone(), Residency::Expanded);
         let key = WeightKey { file, part, device, format, residency };
         let mut step = |share| {
@@ -108,7 +103,8 @@ impl<A: Autoencoder> Vae<A> {
             step(share)
         };
         let leased = self.weights.lease(&key, bytes, || {
-            let network = load(Destination::with_steps(device, &mut step))?;
+            let destination = Destination::with_steps(device, &mut step);
+            let network = Loaded::load(&self.file, &self.identity, config, format, destination)?;
             synchronize(device)?;
             Ok(network)
         });
@@ -151,7 +147,7 @@ impl<A: Autoencoder> Vae<A> {
     /// The way from latents saved by diffusers into the autoencoder's own space, if the family
     /// specifies it.
     pub fn scaling(&self) -> Option<Scaling> {
-        A::scaling(&self.config)
+        self.config.scaling()
     }
 
     /// Opens a latent and compares its header with the model, before its values are read.
@@ -160,7 +156,7 @@ impl<A: Autoencoder> Vae<A> {
     /// The file is unsound or of another model.
     pub fn open_latent(&self, path: &Path, tensor: Option<&str>) -> Result<LatentFile> {
         let file = LatentFile::open(path, tensor)?;
-        A::check_header(&self.config, &file)?;
+        file.check(&self.config)?;
         Ok(file)
     }
 
@@ -169,7 +165,7 @@ impl<A: Autoencoder> Vae<A> {
     /// # Errors
     /// The first tensor that is missing or can't be computed from.
     pub fn check_weights(&self) -> Result<()> {
-        A::check_weights(&self.file, &self.identity, &self.config)
+        Ok(self.config.check_weights(&self.file, &self.identity)?)
     }
 
     /// Checks that a latent is of this model.
@@ -177,11 +173,11 @@ impl<A: Autoencoder> Vae<A> {
     /// # Errors
     /// It is of another one.
     pub fn check(&self, latent: &Latent) -> Result<()> {
-        A::check_latent(&self.config, latent)
+        Ok(latent.check(&self.config)?)
     }
 }
 
-impl Vae<Kl> {
+impl Vae<kl::Config> {
     /// The family, and another one that the file may be of as far as its names and shapes tell.
     pub fn families(&self) -> (Family, Option<Family>) {
         (self.config.family, self.identity.or_family.filter(|_| self.config.family == self.identity.family))

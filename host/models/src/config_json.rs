@@ -32,15 +32,19 @@ pub(crate) fn read<T: DeserializeOwned>(
     if identity.layout != FileLayout::Diffusers {
         return Ok(None);
     }
-    beside(file, classes)
+    written(file, classes)
 }
 
-/// The values of config.json beside a file of any layout, and its path; none if there is no such
-/// file or it is of none of these classes.
+/// The values of config.json beside a file of any layout; the default ones if there is no such file
+/// or it is of none of these classes.
 ///
 /// # Errors
-/// [`FileError`] if it is broken.
-pub(crate) fn beside<T: DeserializeOwned>(file: &Checkpoint, classes: &[&str]) -> Result<Option<(PathBuf, T)>> {
+/// As [`read`].
+pub(crate) fn beside<T: DeserializeOwned + Default>(file: &Checkpoint, classes: &[&str]) -> Result<T> {
+    Ok(written(file, classes)?.map_or_else(T::default, |(_, values)| values))
+}
+
+fn written<T: DeserializeOwned>(file: &Checkpoint, classes: &[&str]) -> Result<Option<(PathBuf, T)>> {
     let path = file.config_path();
     // A link that leads nowhere is no configuration that is left out.
     if fs::symlink_metadata(&path).is_err() {

@@ -6,16 +6,16 @@
 #[cfg(feature = "torch")]
 mod loaded;
 
-use serde::Serialize;
-use tilewright_nn::{Needed, TokenOps, TokenScope};
+use tilewright_nn::TokenOps;
 
 #[cfg(feature = "torch")]
 pub use self::loaded::LoadedDenoiser;
 #[cfg(all(test, feature = "torch"))]
 use crate::own;
 use crate::{
-    BeforeBlock, Checkpoint, EncoderKind, Error, Family, Identity, Lora, LoraFit, Result, flux,
-    network_file::{NetworkConfig, NetworkFile},
+    BeforeBlock, Checkpoint, EncoderKind, Error, Identity, Lora, LoraFit, Result, flux,
+    identify::first_tensor,
+    network_file::{AnyConfig, NetworkConfig, NetworkFile, networks},
     parts::{Part, Role},
     published::Facts,
     transformer::{Layout, Row, TransformerFile},
@@ -47,10 +47,7 @@ impl Sign {
 }
 
 /// A denoiser's architecture: the facts that its folder gives.
-pub(crate) trait Architecture {
-    /// The table of names of a layout.
-    fn rows(&self, layout: Layout) -> &'static [Row];
-
+pub trait Architecture: NetworkConfig {
     /// The published model that it is that of, in words.
     fn model(&self) -> String;
 
@@ -84,40 +81,14 @@ macro_rules! denoisers {
             read: |file| Ok(DenoiserConfig::$Name($folder::Config::read(file)?)),
         }),*];
 
-        /// A denoiser's architecture.
-        #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-        #[serde(untagged)]
-        #[expect(missing_docs, reason = "the folders' own pages say what they are")]
-        pub enum DenoiserConfig {
-            $($(#[$only])* $Name($folder::Config)),*
-        }
-
-        impl DenoiserConfig {
-            fn architecture(&self) -> &dyn Architecture {
-                match self {
-                    $($(#[$only])* Self::$Name(config) => config),*
-                }
-            }
-        }
-
-        impl NetworkConfig for DenoiserConfig {
-            fn needed(&self) -> Result<Vec<Needed>> {
-                match self {
-                    $($(#[$only])* Self::$Name(config) => config.needed()),*
-                }
-            }
-
-            fn head_width(&self) -> i64 {
-                match self {
-                    $($(#[$only])* Self::$Name(config) => config.head_width()),*
-                }
-            }
-
-            fn block_names(&self) -> Vec<(&'static str, usize)> {
-                match self {
-                    $($(#[$only])* Self::$Name(config) => config.block_names()),*
-                }
-            }
+        networks! {
+            /// A denoiser's architecture.
+            #[derive(PartialEq, Eq)]
+            DenoiserConfig: Architecture,
+            /// A denoiser's network.
+            #[expect(missing_docs, reason = "the folders' own pages say what they are")]
+            Network,
+            $($(#[$only])* $Name = $folder),*
         }
 
         /// Tensors that follow from the inputs and the size alone.
@@ -127,26 +98,7 @@ macro_rules! denoisers {
             $($(#[$only])* $Name($folder::Context<T>)),*
         }
 
-        /// A denoiser's network.
-        #[derive(Debug)]
-        #[expect(missing_docs, reason = "the folders' own pages say what they are")]
-        pub enum Network<O: TokenOps> {
-            $($(#[$only])* $Name($folder::Network<O>)),*
-        }
-
         impl<O: TokenOps> Network<O> {
-            /// A network of an architecture.
-            ///
-            /// # Errors
-            /// A weight is missing or has other extents.
-            pub fn build(config: &DenoiserConfig, scope: &TokenScope<'_, O>) -> Result<Self> {
-                Ok(match config {
-                    $($(#[$only])* DenoiserConfig::$Name(config) => {
-                        Network::$Name($folder::Network::build(config, scope)?)
-                    }),*
-                })
-            }
-
             /// Embeds the inputs, for latents of frames, height and width in their own pixels.
             ///
             /// # Errors
@@ -201,58 +153,6 @@ denoisers! {
     Own = own,
 }
 
-impl DenoiserConfig {
-    /// The facts that running it takes.
-    pub fn facts(&self) -> Facts {
-        self.architecture().facts()
-    }
-
-    /// The family whose latents it makes.
-    pub fn family(&self) -> Family {
-        self.facts().family
-    }
-
-    /// The published model that the architecture is that of, in words.
-    pub fn model(&self) -> String {
-        self.architecture().model()
-    }
-
-    /// The extents of the network, in words.
-    pub fn shape(&self) -> String {
-        self.architecture().shape()
-    }
-
-    /// The kinds of its text encoders, in their order, with the widths of their states.
-    pub fn text_encoders(&self) -> Vec<(EncoderKind, i64)> {
-        self.architecture().text_encoders()
-    }
-
-    /// Channels of a latent.
-    pub fn latent_channels(&self) -> i64 {
-        self.facts().latent_channels
-    }
-
-    /// Channels of a condition beside the latent: a mask's and a latent's.
-    pub fn condition_channels(&self) -> i64 {
-        self.facts().condition_channels
-    }
-
-    /// True if latents have frames.
-    pub fn is_video(&self) -> bool {
-        self.facts().is_video
-    }
-
-    /// Pixels of a latent along the side of a token.
-    pub fn patch(&self) -> i64 {
-        self.facts().patch
-    }
-
-    /// Blocks of a pass.
-    pub fn blocks(&self) -> usize {
-        self.block_names().iter().map(|(_, count)| count).sum()
-    }
-}
-
 /// A denoiser in a file.
 pub type DenoiserFile = NetworkFile<DenoiserConfig>;
 
@@ -289,7 +189,7 @@ impl NetworkFile<DenoiserConfig> {
         let missing = format!("a transformer without its tensor {mark}");
         let found = signs.find_map(|(listed, sign)| Some((listed, sign.layout, sign.prefix(&file)?)));
         let Some((listed, layout, prefix)) = found else { return Err(unknown(missing)) };
-        let file = TransformerFile::new(file, layout, prefix, (listed.rows)(layout));
+        let file = TransformerFile::new(file, layout, prefix, listed.rows);
         let config = (listed.read)(&file)?;
         Self::new(file, config)
     }
@@ -307,9 +207,7 @@ impl NetworkFile<DenoiserConfig> {
     /// # Errors
     /// Nothing of it fits, or a tensor of it has another shape than the network's.
     pub fn add(&mut self, lora: Lora) -> Result<LoraFit> {
-        let layouts = [Layout::Original, Layout::ComfyUi, Layout::Diffusers];
-        let rows = layouts.map(|layout| self.config.architecture().rows(layout));
-        self.file.add(lora, &rows, &self.config.needed()?)
+        self.file.add(lora, &self.config.needed()?)
     }
 }
 
@@ -337,9 +235,7 @@ fn refusal(file: &Checkpoint, parts: &[Part]) -> String {
         crate::Kind::Pixels => "raw frames, not a transformer".into(),
         crate::Kind::Conditioning => "conditioning, not a transformer: it comes after --conditioning".into(),
         crate::Kind::Transformer | crate::Kind::Other => {
-            let first =
-                file.names().next().map_or("it holds no tensors".into(), |name| format!("its first tensor is {name}"));
-            format!("no transformer in it ({first}): {} can be run", names())
+            format!("no transformer in it ({}): {} can be run", first_tensor(file), names())
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use thiserror::Error;
-use tilewright_checkpoint::Error as FileError;
+use tilewright_checkpoint::{Checkpoint, Error as FileError};
 
 /// A `Result` with this crate's [`enum@Error`].
 pub type Result<T> = std::result::Result<T, Error>;
@@ -73,6 +73,12 @@ impl Error {
     /// longer there.
     pub fn is_of_changed_file(&self) -> bool {
         matches!(self, Error::File(FileError::Changed(_)))
+    }
+
+    /// The error of a tensor that is stored in a type that can't be loaded.
+    pub(crate) fn stored(file: &Checkpoint, name: &str) -> Self {
+        let found = file.find_stored(name).map_or_else(String::new, |stored| stored.to_string());
+        FileError::Stored { path: file.path().to_owned(), name: name.to_owned(), found }.into()
     }
 
     /// [`Error::LeftOver`] if there are such tensors.

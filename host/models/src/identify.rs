@@ -58,7 +58,7 @@ impl Family {
     }
 
     /// The family whose published scaling factor this is.
-    fn with_scaling(factor: f64) -> Option<Self> {
+    pub(crate) fn with_scaling(factor: f64) -> Option<Self> {
         let is_own = |family: &Self| family.scaling().is_some_and(|(known, _)| (known - factor).abs() < 1e-6);
         Self::ALL.into_iter().find(is_own)
     }
@@ -266,13 +266,10 @@ impl Identity {
                 "{}, not a VAE that can be decoded with: give the file of a KL or WAN VAE, or a checkpoint that contains one",
                 Part::list_names(&Part::of(file))
             ),
-            Kind::Transformer | Kind::Other => {
-                let first = file
-                    .names()
-                    .next()
-                    .map_or("it holds no tensors".into(), |name| format!("its first tensor is {name}"));
-                format!("no VAE's decoder in it ({first}): give the file of the VAE or a checkpoint that contains one")
-            }
+            Kind::Transformer | Kind::Other => format!(
+                "no VAE's decoder in it ({}): give the file of the VAE or a checkpoint that contains one",
+                first_tensor(file)
+            ),
         };
         Err(Error::Unknown { path: file.path().to_owned(), reason })
     }
@@ -305,6 +302,11 @@ impl Identity {
     }
 }
 
+/// The first tensor of a file, in words: it shows what was given.
+pub(crate) fn first_tensor(file: &Checkpoint) -> String {
+    file.names().next().map_or("it holds no tensors".into(), |name| format!("its first tensor is {name}"))
+}
+
 /// The family by its neighbours in a whole checkpoint, or else by the latent's channels.
 fn family(file: &Checkpoint, prefix: &str) -> (Family, Option<Family>) {
     let neighbour = NEIGHBOURS.iter().find(|(start, _)| file.names().any(|name| name.starts_with(start)));
@@ -321,9 +323,4 @@ fn family(file: &Checkpoint, prefix: &str) -> (Family, Option<Family>) {
         (Some(16), false) => (Family::Flux, Some(Family::Sd3)),
         _ => (Family::Kl, None),
     }
-}
-
-/// The family that a configuration's scaling factor belongs to.
-pub(crate) fn family_of_scaling(factor: f64) -> Option<Family> {
-    Family::with_scaling(factor)
 }

@@ -7,8 +7,8 @@ use tilewright_checkpoint::Stored;
 use tilewright_plan::Dtype;
 
 use crate::{
-    Checkpoint, DenoiserConfig, DenoiserFile, EncoderConfig, EncoderFile, Error, Family, Identity, Kind, Lora, Result,
-    kl,
+    Checkpoint, DenoiserConfig, DenoiserFile, EncoderConfig, EncoderFile, Error, Family, HalfConfig, Identity, Kind,
+    Lora, Result, kl,
     known::{Half, Known, Weights},
     parts::{Part, Role},
     wan_vae,
@@ -79,11 +79,14 @@ impl Architecture {
         }
     }
 
-    fn weights<'a>(&self, file: &'a Checkpoint, identity: &'a Identity) -> Result<Weights<'a>> {
-        match self {
-            Architecture::Kl(config) => config.weights(file, identity),
-            Architecture::Wan(config) => config.weights(file, identity),
-        }
+    /// Reads one of a kind, and looks for its weights.
+    fn read<'a, C: HalfConfig>(
+        file: &'a Checkpoint,
+        identity: &'a Identity,
+        of: fn(C) -> Self,
+    ) -> Result<(Weights<'a>, Self)> {
+        let config = C::read(file, identity)?;
+        Ok((config.weights(file, identity)?, of(config)))
     }
 }
 
@@ -112,12 +115,11 @@ impl DecoderInspection {
         if !identity.has_decoder(file) {
             return None;
         }
-        let config = match identity.kind {
-            Kind::KlAutoencoder => kl::Config::read(file, identity).map(Architecture::Kl),
-            Kind::VideoAutoencoder => wan_vae::Config::read(file, identity).map(Architecture::Wan),
+        let outcome = match identity.kind {
+            Kind::KlAutoencoder => Architecture::read(file, identity, Architecture::Kl),
+            Kind::VideoAutoencoder => Architecture::read(file, identity, Architecture::Wan),
             _ => return None,
         };
-        let outcome = config.and_then(|config| Ok((config.weights(file, identity)?, config)));
         let (missing, left_over, uncomputable, config) = match outcome {
             Ok((weights, config)) => (weights.problems(), weights.left_over(), weights.uncomputable(), Some(config)),
             Err(error) => (vec![error.to_string()], Vec::new(), Vec::new(), None),
@@ -168,7 +170,7 @@ pub struct FoundDenoiser {
 }
 
 /// The report of `tilewright inspect` on a LoRA.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct LoraInspection {
     /// Layers that are changed, those of text encoders aside.
     pub layers: usize,
@@ -201,15 +203,7 @@ impl LoraInspection {
                 notes: lora.notes,
                 problem: None,
             },
-            Err(error) => Self {
-                layers: 0,
-                ranks: None,
-                scales: None,
-                text_keys: 0,
-                second_keys: 0,
-                notes: Vec::new(),
-                problem: Some(in_words(file, &error)),
-            },
+            Err(error) => Self { problem: Some(in_words(file, &error)), ..Self::default() },
         })
     }
 }
@@ -230,7 +224,7 @@ impl DenoiserInspection {
                 model: denoiser.config.model(),
                 problem: denoiser.check().err().map(|error| in_words(file, &error)),
                 found: Some(FoundDenoiser {
-                    family: denoiser.config.family(),
+                    family: denoiser.config.facts().family,
                     layout: denoiser.file().layout.to_string(),
                     prefix: denoiser.file().prefix.clone(),
                     parameters: denoiser.parameters,

@@ -22,4 +22,4 @@ pub use config::{Config, DownBlock, EncoderConfig};
 pub use decoder::Decoder;
 #[cfg(feature = "torch")]
 pub use encoder::Encoder;
-pub use metered::{Extent, Metered, Pass};
+pub use metered::Extent;

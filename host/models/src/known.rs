@@ -11,6 +11,8 @@ use tilewright_plan::{Dtype, Model};
 
 #[cfg(feature = "torch")]
 pub use self::loading::Destination;
+#[cfg(feature = "torch")]
+pub(crate) use self::loading::LoadProgress;
 use crate::{Checkpoint, Error, Family, Identity, Kind, Result, inspection::most_common, names::Names};
 
 /// The most channels that a layer may have: past this a file is hostile rather than large.
@@ -29,8 +31,10 @@ pub(crate) fn check_channels(widths: impl IntoIterator<Item = usize>) -> std::re
 
 /// A half of an autoencoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Half {
+pub enum Half {
+    /// Latents to pictures.
     Decoder,
+    /// Pictures to latents.
     Encoder,
 }
 
@@ -59,7 +63,7 @@ impl Half {
 
     /// The description of this half that policies are given: `scales` are pixels per latent pixel,
     /// and frames per latent frame.
-    pub fn model(self, file: &Checkpoint, identity: &Identity, family: Family, scales: [u32; 2]) -> Model {
+    pub(crate) fn model(self, file: &Checkpoint, identity: &Identity, family: Family, scales: [u32; 2]) -> Model {
         let names = self.names(file, identity);
         Model {
             family: family.name().to_owned(),
@@ -204,14 +208,14 @@ impl<'a> Known<'a> {
 
 /// A half of an autoencoder in a file, beside the weights that its network needs.
 #[derive(Debug)]
-pub(crate) struct Weights<'a> {
+pub struct Weights<'a> {
     known: Known<'a>,
     half: Half,
     needed: Vec<Needed>,
 }
 
 impl<'a> Weights<'a> {
-    pub fn new(known: Known<'a>, half: Half, needed: Vec<Needed>) -> Self {
+    pub(crate) fn new(known: Known<'a>, half: Half, needed: Vec<Needed>) -> Self {
         Self { known, half, needed }
     }
 
@@ -225,19 +229,16 @@ impl<'a> Weights<'a> {
         self.known.part(self.half).filter(is_left).map(str::to_owned).collect()
     }
 
-    /// Checks, before anything is decided or loaded, that the weights can be loaded.
+    /// As [`crate::HalfConfig::check_weights`].
     ///
     /// # Errors
-    /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as
-    /// integers.
+    /// As there.
     pub fn check(&self) -> Result<()> {
-        let path = self.known.file.path();
-        Error::refuse_left_over(path, self.half.name(), &self.left_over())?;
+        Error::refuse_left_over(self.known.file.path(), self.half.name(), &self.left_over())?;
         for needed in &self.needed {
             let (name, _) = self.known.locate(needed)?;
             if !self.known.file.can_load(name) {
-                let found = self.known.file.find_stored(name).map_or_else(String::new, |stored| stored.to_string());
-                return Err(FileError::Stored { path: path.to_owned(), name: name.to_owned(), found }.into());
+                return Err(Error::stored(self.known.file, name));
             }
         }
         Ok(())

@@ -8,12 +8,12 @@ mod values;
 
 use std::path::{Path, PathBuf};
 
-use tilewright_checkpoint::{Error as FileError, Shape};
+use tilewright_checkpoint::Shape;
 use tilewright_plan::bytes;
 
 #[cfg(feature = "torch")]
 pub use self::values::Latent;
-use crate::{Checkpoint, Error, Family, Identity, Kind, Part, Result, kl, wan_vae};
+use crate::{Checkpoint, DecoderConfig, Error, Identity, Kind, Part, Result, wan_vae};
 
 /// ComfyUI's name of the latent in its files.
 const COMFYUI: &str = "latent_tensor";
@@ -153,8 +153,7 @@ impl LatentFile {
             )));
         }
         if !file.can_load(name) {
-            let found = file.find_stored(name).map_or_else(String::new, |stored| stored.to_string());
-            return Err(FileError::Stored { path: path.to_owned(), name: name.to_owned(), found }.into());
+            return Err(Error::stored(&file, name));
         }
         let origin = match name {
             COMFYUI if file.shape(COMFYUI_MARKER).is_some() => Origin::ComfyUi,
@@ -175,20 +174,12 @@ impl LatentFile {
         self.form.size[1]
     }
 
-    /// As [`Latent::check_kl`].
+    /// As [`Latent::check`].
     ///
     /// # Errors
     /// The same.
-    pub fn check_kl(&self, config: &kl::Config) -> Result<()> {
-        self.form.check_kl(config)
-    }
-
-    /// As [`Latent::check_wan`].
-    ///
-    /// # Errors
-    /// The same.
-    pub fn check_wan(&self, config: &wan_vae::Config) -> Result<()> {
-        self.form.check_wan(config)
+    pub fn check(&self, config: &impl DecoderConfig) -> Result<()> {
+        self.form.check(config)
     }
 }
 
@@ -214,40 +205,31 @@ impl Form {
         Error::Latent { path: self.path.clone(), reason }
     }
 
-    fn check_kl(&self, config: &kl::Config) -> Result<()> {
-        let frames = self.size[2];
-        if frames > 1 {
+    fn check<C: DecoderConfig>(&self, config: &C) -> Result<()> {
+        let (size, family, channels) = (self.size, config.family(), config.latent_channels());
+        if C::KIND == Kind::KlAutoencoder && size[2] > 1 {
             return Err(self.refuse(format!(
-                "this VAE ({}) decodes pictures and the latent has {frames} frames: it is a video model's",
-                config.family
+                "this VAE ({family}) decodes pictures and the latent has {} frames: it is a video model's",
+                size[2]
             )));
         }
-        self.check(config.latent_channels, config.family, config.spatial_scale())
-    }
-
-    fn check_wan(&self, config: &wan_vae::Config) -> Result<()> {
-        self.check(config.latent_channels, config.family, config.spatial_scale())?;
-        let frames = 1 + (self.size[2] - 1).saturating_mul(u64::from(config.temporal_scale()));
-        if frames > MOST_FRAMES {
-            return Err(self.refuse(format!("a clip of {frames} frames is out of reach: split the file")));
-        }
-        Ok(())
-    }
-
-    fn check(&self, channels: usize, family: Family, scale: u32) -> Result<()> {
-        let size = self.size;
         if size[1] != channels as u64 {
             return Err(self.refuse(format!(
                 "the latent has {} channels, the VAE ({family}) takes {channels}: they are of different models",
                 size[1]
             )));
         }
-        let sides = [size[3], size[4]].map(|side| side.saturating_mul(u64::from(scale)));
+        let [scale, temporal] = config.scales().map(u64::from);
+        let sides = [size[3], size[4]].map(|side| side.saturating_mul(scale));
         if sides.iter().any(|side| *side > MOST_PIXELS) {
             return Err(self.refuse(format!("a picture of {}×{} pixels is out of reach", sides[1], sides[0])));
         }
         if size[0] > MOST_FRAMES {
             return Err(self.refuse(format!("{} samples are out of reach: split the file", size[0])));
+        }
+        let frames = 1 + (size[2] - 1).saturating_mul(temporal);
+        if frames > MOST_FRAMES {
+            return Err(self.refuse(format!("a clip of {frames} frames is out of reach: split the file")));
         }
         Ok(())
     }

@@ -32,6 +32,7 @@ mod published;
 pub mod t5;
 mod text_encoder;
 pub mod transformer;
+mod vae;
 pub mod wan;
 pub mod wan_vae;
 
@@ -50,7 +51,7 @@ pub use known::LoadStep;
 pub use latent::Latent;
 pub use latent::{Extents, LatentFile, Origin, Scaling};
 pub use lora::{Lora, LoraFit};
-pub use network_file::{NetworkConfig, NetworkFile};
+pub use network_file::{AnyConfig, NetworkConfig, NetworkFile};
 pub use parts::{Part, Role};
 pub use published::{ComfyUi, Facts, Published, Start, Usual, Widths};
 #[cfg(feature = "torch")]
@@ -61,3 +62,6 @@ pub use tilewright_checkpoint::{
 };
 pub use tilewright_nn::{ComputeFormat, PlanFormat};
 pub use transformer::{BeforeBlock, Blocks};
+#[cfg(feature = "torch")]
+pub use vae::Loaded;
+pub use vae::{DecoderConfig, HalfConfig, Metered, Pass};

@@ -98,7 +98,7 @@ impl Lora {
     /// # Errors
     /// As [`Checkpoint::open`] and [`Self::read`]; the folder holds no LoRA, or several.
     pub fn open(path: &Path, strength: f64) -> Result<Self> {
-        Self::read(Checkpoint::open(&folder::find(path)?)?, strength)
+        Self::read(Checkpoint::open(&Self::file_of(path)?)?, strength)
     }
 
     /// Reads which layers a file changes, and by what factors.

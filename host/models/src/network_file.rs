@@ -2,29 +2,25 @@
 //! they belong to.
 
 #[cfg(feature = "torch")]
-mod loading;
+mod loaded;
 
-use std::fmt::Debug;
+use std::{fmt::Debug, ops::Deref};
 
 use tilewright_checkpoint::Stored;
-use tilewright_nn::{ComputeFormat, Costs, Meter, Needed, TokenListing, TokenScope};
+use tilewright_nn::{ComputeFormat, Costs, Meter, Needed, TokenListing, TokenOps, TokenScope};
 
+#[cfg(feature = "torch")]
+pub use self::loaded::LoadedNetwork;
 use crate::{
     Result,
     transformer::{Residency, TransformerFile},
 };
 
 /// An architecture that is read off the shapes of weights.
-pub trait NetworkConfig: Clone + Debug {
-    /// The weights that the network needs, and the tables that its input is made of.
-    ///
-    /// # Errors
-    /// Never: nothing is loaded.
-    fn needed(&self) -> Result<Vec<Needed>>;
-
+pub trait NetworkConfig: Debug {
     /// The tables that the network's input is made of, which are read row by row and not loaded.
-    fn tables(&self) -> &'static [&'static str] {
-        &[]
+    fn tables(&self) -> Vec<Needed> {
+        Vec::new()
     }
 
     /// The width of a head of attention.
@@ -32,18 +28,93 @@ pub trait NetworkConfig: Clone + Debug {
 
     /// The beginnings of blocks' names, with the blocks of each, in the order of a pass.
     fn block_names(&self) -> Vec<(&'static str, usize)>;
+
+    /// Blocks of a pass.
+    fn blocks(&self) -> usize {
+        self.block_names().iter().map(|(_, count)| count).sum()
+    }
 }
 
-/// The weights that building a network asks for, by their names.
-///
-/// # Errors
-/// Those of `build`.
-pub(crate) fn needed_by<N>(build: impl FnOnce(&TokenScope<'_, Meter>) -> Result<N>) -> Result<Vec<Needed>> {
-    let meter = Meter::new(ComputeFormat::single(), Costs::default());
-    let listing = TokenListing::default();
-    build(&TokenScope::new(&listing, &meter))?;
-    Ok(listing.into_needed())
+/// A table that a network's input is made of.
+pub(crate) fn table(name: &str, shape: &[i64]) -> Needed {
+    Needed { name: name.into(), shapes: vec![shape.iter().map(|extent| *extent as usize).collect()] }
 }
+
+/// The architecture of any network of a list.
+pub trait AnyConfig: Clone + Debug + Deref<Target: NetworkConfig> {
+    /// The network with its weights.
+    type Network<O: TokenOps>: Debug + Send;
+
+    /// Builds the network with the weights that a scope gives.
+    ///
+    /// # Errors
+    /// A weight is missing or has other extents.
+    fn build<O: TokenOps>(&self, scope: &TokenScope<'_, O>) -> Result<Self::Network<O>>;
+
+    /// The weights that the network needs, without its tables.
+    ///
+    /// # Errors
+    /// Never: nothing is loaded.
+    fn weights(&self) -> Result<Vec<Needed>> {
+        let meter = Meter::new(ComputeFormat::single(), Costs::default());
+        let listing = TokenListing::default();
+        self.build(&TokenScope::new(&listing, &meter))?;
+        Ok(listing.into_needed())
+    }
+
+    /// The weights that the network needs, and its tables.
+    ///
+    /// # Errors
+    /// Never: nothing is loaded.
+    fn needed(&self) -> Result<Vec<Needed>> {
+        Ok([self.weights()?, self.tables()].concat())
+    }
+}
+
+/// Lists networks by their folders: the architecture of any of them, an [`AnyConfig`], and the
+/// network.
+macro_rules! networks {
+    (
+        $(#[$of_config:meta])* $Config:ident: $Architecture:ident,
+        $(#[$of_network:meta])* $Network:ident,
+        $($(#[$only:meta])* $Name:ident = $folder:ident),*
+    ) => {
+        $(#[$of_config])*
+        #[derive(Clone, Debug, serde::Serialize)]
+        #[serde(untagged)]
+        #[expect(missing_docs, reason = "the folders' own pages say what they are")]
+        pub enum $Config {
+            $($(#[$only])* $Name($folder::Config)),*
+        }
+
+        impl std::ops::Deref for $Config {
+            type Target = dyn $Architecture;
+
+            fn deref(&self) -> &Self::Target {
+                match self {
+                    $($(#[$only])* Self::$Name(config) => config),*
+                }
+            }
+        }
+
+        $(#[$of_network])*
+        #[derive(Debug)]
+        pub enum $Network<O: tilewright_nn::TokenOps> {
+            $($(#[$only])* $Name($folder::Network<O>)),*
+        }
+
+        impl $crate::network_file::AnyConfig for $Config {
+            type Network<O: tilewright_nn::TokenOps> = $Network<O>;
+
+            fn build<O: tilewright_nn::TokenOps>(&self, scope: &tilewright_nn::TokenScope<'_, O>) -> Result<$Network<O>> {
+                Ok(match self {
+                    $($(#[$only])* Self::$Name(config) => $Network::$Name($folder::Network::build(config, scope)?)),*
+                })
+            }
+        }
+    };
+}
+pub(crate) use networks;
 
 /// A network in a file.
 #[derive(Debug)]
@@ -61,11 +132,11 @@ pub struct NetworkFile<C> {
     blocks: Vec<Vec<String>>,
 }
 
-impl<C: NetworkConfig> NetworkFile<C> {
+impl<C: AnyConfig> NetworkFile<C> {
     /// A network of an architecture that was read off this file.
     pub(crate) fn new(file: TransformerFile, config: C) -> Result<Self> {
         let blocks = file.tensors_of_blocks(&config.needed()?, &config.block_names());
-        let weights = weights(&config)?;
+        let weights = config.weights()?;
         Ok(Self {
             parameters: weights.iter().map(elements).sum(),
             stored_bytes: file.stored_bytes(&weights),
@@ -118,7 +189,7 @@ impl<C: NetworkConfig> NetworkFile<C> {
             _ => elements(needed) * 4,
         };
         let changes = self.file.changes().elements() * width;
-        Ok(weights(&self.config)?.iter().map(bytes).sum::<u64>() + changes)
+        Ok(self.config.weights()?.iter().map(bytes).sum::<u64>() + changes)
     }
 
     fn is_of_a_block(&self, needed: &Needed) -> bool {
@@ -141,13 +212,6 @@ impl<C: NetworkConfig> NetworkFile<C> {
     pub fn give_back(&self, block: usize) {
         self.blocks.get(block).into_iter().flatten().for_each(|name| self.file.file().give_back(name));
     }
-}
-
-/// The weights of a network, without its tables.
-fn weights(config: &impl NetworkConfig) -> Result<Vec<Needed>> {
-    let mut weights = config.needed()?;
-    weights.retain(|needed| !config.tables().contains(&needed.name.as_str()));
-    Ok(weights)
 }
 
 fn elements(needed: &Needed) -> u64 {

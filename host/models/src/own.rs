@@ -4,14 +4,14 @@
 
 use serde::Serialize;
 use tch::{Device, Kind, Tensor};
-use tilewright_nn::{ComputeFormat, Costs, Dense, Meter, Needed, TokenOps, TokenScope};
+use tilewright_nn::{ComputeFormat, Costs, Dense, Meter, TokenOps, TokenScope};
 use tilewright_plan::Dtype;
 use tilewright_sampling::{Shift, Times};
 
 use crate::{
     BeforeBlock, Blocks, Checkpoint, EncoderKind, Family, Inputs, Lora, Result,
-    denoiser::{Architecture, DenoiserFile, Network as AnyNetwork, Sign},
-    network_file::{NetworkConfig, needed_by},
+    denoiser::{Architecture, DenoiserFile, Sign},
+    network_file::{AnyConfig, NetworkConfig},
     published::{ComfyUi, Facts, Published, Start, Usual, Widths},
     transformer::{Join, Layout, Residency, Row, TransformerFile},
 };
@@ -54,21 +54,16 @@ pub struct Config {
 
 impl Config {
     pub(crate) fn read(file: &TransformerFile) -> Result<Self> {
-        let extent = |name: &str, axis| file.extent(name, axis).map(|extent| extent as i64);
         Ok(Self {
-            hidden: extent("first.weight", 0)?,
+            hidden: file.extent("first.weight", 0)?,
             blocks: file.blocks("blocks")?,
-            text: extent("text.weight", 1)?,
-            latent_channels: extent("first.weight", 1)?,
+            text: file.extent("text.weight", 1)?,
+            latent_channels: file.extent("first.weight", 1)?,
         })
     }
 }
 
 impl NetworkConfig for Config {
-    fn needed(&self) -> Result<Vec<Needed>> {
-        needed_by(|scope| Network::build(self, scope))
-    }
-
     fn head_width(&self) -> i64 {
         self.hidden
     }
@@ -79,10 +74,6 @@ impl NetworkConfig for Config {
 }
 
 impl Architecture for Config {
-    fn rows(&self, layout: Layout) -> &'static [Row] {
-        rows(layout)
-    }
-
     fn model(&self) -> String {
         "a test's".into()
     }
@@ -197,7 +188,7 @@ fn a_network_is_a_folder_and_a_line() {
     let folder = tempfile::tempdir().unwrap();
     let path = file(folder.path(), "own.safetensors", &WEIGHTS);
     let mut found = DenoiserFile::open(Checkpoint::open(&path).unwrap()).unwrap();
-    assert_eq!((found.config.model().as_str(), found.config.blocks(), found.config.patch()), ("a test's", 2, 1));
+    assert_eq!((found.config.model().as_str(), found.config.blocks(), found.config.facts().patch), ("a test's", 2, 1));
     assert_eq!(found.parameters, 32 + 8 + 24 + 64 + 64 + 32);
     assert_eq!(found.block_bytes(), [256, 256]);
     let changes = file(
@@ -243,7 +234,7 @@ fn a_network_is_a_folder_and_a_line() {
 
     // The same network on a meter, which counts what it holds.
     let meter = Meter::new(ComputeFormat::single(), Costs::default());
-    let network = AnyNetwork::build(&found.config, &TokenScope::new(found.file(), &meter)).unwrap();
+    let network = found.config.build(&TokenScope::new(found.file(), &meter)).unwrap();
     let occupied = |shape: &[i64]| meter.occupied(shape, Dtype::F32).unwrap();
     let (latents, text) = (occupied(&[2, 4, 3, 5]), occupied(&[2, 2, 3]));
     let inputs = Inputs { text: &text, pooled: None, image: None, guidance: None };

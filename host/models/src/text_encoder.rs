@@ -11,14 +11,15 @@ mod loaded;
 use std::sync::Arc;
 
 use serde::Serialize;
-use tilewright_nn::{Meter, MeterTensor, Needed, TokenOps, TokenScope};
+use tilewright_nn::{Meter, MeterTensor, TokenOps, TokenScope};
 use tilewright_plan::Dtype;
 
 #[cfg(feature = "torch")]
 pub use self::loaded::LoadedEncoder;
 use crate::{
     Checkpoint, Error, Identity, Kind, Part, Result, clip,
-    network_file::{NetworkConfig, NetworkFile},
+    identify::first_tensor,
+    network_file::{AnyConfig, NetworkConfig, NetworkFile, networks},
     t5,
     transformer::{Layout, Row, TransformerFile},
 };
@@ -98,7 +99,7 @@ fn published() -> impl Iterator<Item = &'static PublishedEncoder> {
 }
 
 /// An encoder's architecture: the facts that its folder gives.
-pub(crate) trait EncoderArchitecture {
+pub trait EncoderArchitecture: NetworkConfig {
     /// The kind of encoder.
     fn kind(&self) -> EncoderKind;
 
@@ -145,61 +146,16 @@ macro_rules! encoders {
             published: $folder::PUBLISHED,
         }),*];
 
-        /// An encoder's architecture.
-        #[derive(Clone, Debug, PartialEq, Serialize)]
-        #[serde(untagged)]
-        #[expect(missing_docs, reason = "the folders' own pages say what they are")]
-        pub enum EncoderConfig {
-            $($Name($folder::Config)),*
-        }
-
-        impl EncoderConfig {
-            fn architecture(&self) -> &dyn EncoderArchitecture {
-                match self {
-                    $(Self::$Name(config) => config),*
-                }
-            }
-        }
-
-        impl NetworkConfig for EncoderConfig {
-            fn needed(&self) -> Result<Vec<Needed>> {
-                match self {
-                    $(Self::$Name(config) => config.needed()),*
-                }
-            }
-
-            fn tables(&self) -> &'static [&'static str] {
-                match self {
-                    $(Self::$Name(config) => config.tables()),*
-                }
-            }
-
-            fn head_width(&self) -> i64 {
-                match self {
-                    $(Self::$Name(config) => config.head_width()),*
-                }
-            }
-
-            fn block_names(&self) -> Vec<(&'static str, usize)> {
-                match self {
-                    $(Self::$Name(config) => config.block_names()),*
-                }
-            }
-        }
-
-        /// An encoder's network.
-        #[derive(Debug)]
-        enum EncoderNetwork<O: TokenOps> {
-            $($Name($folder::Network<O>)),*
+        networks! {
+            /// An encoder's architecture.
+            #[derive(PartialEq)]
+            EncoderConfig: EncoderArchitecture,
+            /// An encoder's network.
+            EncoderNetwork,
+            $($Name = $folder),*
         }
 
         impl<O: TokenOps> EncoderNetwork<O> {
-            fn build(config: &EncoderConfig, scope: &TokenScope<'_, O>) -> Result<Self> {
-                Ok(match config {
-                    $(EncoderConfig::$Name(config) => Self::$Name($folder::Network::build(config, scope)?)),*
-                })
-            }
-
             fn forward(&self, ops: &O, embedded: O::Tensor, left_out: usize) -> Result<EncoderStates<O::Tensor>> {
                 match self {
                     $(Self::$Name(network) => network.forward(ops, embedded, left_out)),*
@@ -215,16 +171,6 @@ encoders! {
 }
 
 impl EncoderConfig {
-    /// The kind of encoder.
-    pub fn kind(&self) -> EncoderKind {
-        self.architecture().kind()
-    }
-
-    /// The input, if it encodes pictures.
-    pub fn picture(&self) -> Option<clip::Picture> {
-        self.architecture().picture()
-    }
-
     /// The published encoder that the architecture is that of, if it is one.
     fn published(&self) -> Option<&'static PublishedEncoder> {
         let own = (self.kind(), self.picture().is_some(), self.hidden(), self.blocks());
@@ -249,31 +195,6 @@ impl EncoderConfig {
                 format!("{}{vision}-{}", self.kind().name().to_lowercase(), self.hidden())
             }
         }
-    }
-
-    /// The extents of the network, in words.
-    pub fn shape(&self) -> String {
-        self.architecture().shape()
-    }
-
-    /// The width of tokens.
-    pub fn hidden(&self) -> i64 {
-        self.architecture().hidden()
-    }
-
-    /// The tokens of the vocabulary.
-    pub fn vocabulary(&self) -> i64 {
-        self.architecture().vocabulary()
-    }
-
-    /// The most tokens of a text, if there is such a number.
-    pub fn positions(&self) -> Option<i64> {
-        self.architecture().positions()
-    }
-
-    /// Blocks.
-    pub fn blocks(&self) -> usize {
-        self.block_names().iter().map(|(_, count)| count).sum()
     }
 }
 
@@ -317,7 +238,7 @@ impl NetworkFile<EncoderConfig> {
             for prefix in prefixes {
                 let is_known = found.iter().any(|known| known.file.prefix == prefix);
                 if file.shape(&format!("{prefix}{beside}")).is_some() && !is_known {
-                    let named = TransformerFile::new(file.clone(), *layout, prefix, (listed.rows)(*layout));
+                    let named = TransformerFile::new(file.clone(), *layout, prefix, listed.rows);
                     let config = (listed.read)(&named, is_vision)?;
                     found.push(Self::new(named, config)?);
                 }
@@ -345,7 +266,7 @@ impl NetworkFile<EncoderConfig> {
     /// from.
     pub fn check(&self) -> Result<()> {
         let used = self.file.check_each(&self.config.needed()?)?;
-        let start = self.config.architecture().block_start(self.file.layout);
+        let start = self.config.block_start(self.file.layout);
         let is_of_a_block = |name: &str| name.strip_prefix(start).is_some_and(|rest| rest.starts_with('.'));
         self.file.refuse_left_over("encoder", &used, is_of_a_block)?;
         let Some((name, _)) = &self.projection() else { return Ok(()) };
@@ -359,11 +280,6 @@ impl NetworkFile<EncoderConfig> {
         Ok(())
     }
 
-    /// True if pooled states can be projected.
-    pub fn has_projection(&self) -> bool {
-        self.projection().is_some()
-    }
-
     /// The states of `samples` texts of `tokens` tokens each on a meter, which counts what they
     /// take.
     ///
@@ -375,7 +291,7 @@ impl NetworkFile<EncoderConfig> {
         [samples, tokens]: [i64; 2],
         left_out: usize,
     ) -> Result<EncoderStates<MeterTensor>> {
-        let network = EncoderNetwork::build(&self.config, &TokenScope::new(&self.file, meter))?;
+        let network = self.config.build(&TokenScope::new(&self.file, meter))?;
         let embedded = meter.unset(&[samples, tokens, self.config.hidden()], Dtype::F32)?;
         network.forward(meter, embedded, left_out)
     }
@@ -401,12 +317,7 @@ fn refusal(file: &Checkpoint, wanted: &str, known: &str) -> String {
         Kind::Latent => format!("a latent, not a {wanted}"),
         Kind::Pixels => format!("raw frames, not a {wanted}"),
         Kind::Conditioning => "conditioning, which text encoders have made already: sample takes it".into(),
-        Kind::Transformer | Kind::Other => {
-            let first = file.names().next();
-            let first =
-                first.map_or_else(|| "it holds no tensors".into(), |name| format!("its first tensor is {name}"));
-            format!("no {wanted} in it ({first}): {known}")
-        }
+        Kind::Transformer | Kind::Other => format!("no {wanted} in it ({}): {known}", first_tensor(file)),
     }
 }
 

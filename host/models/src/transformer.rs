@@ -5,6 +5,7 @@ mod changes;
 mod embedding;
 mod feed_forward;
 mod names;
+mod norms;
 mod weights;
 
 pub use names::Layout;
@@ -25,4 +26,5 @@ pub type BeforeBlock<'a, T> = &'a mut dyn FnMut(usize, &T) -> crate::Result<Bloc
 pub(crate) use embedding::rotation;
 pub(crate) use feed_forward::{feed_forward, parts};
 pub(crate) use names::{Join, Row};
+pub(crate) use norms::{AffineNorm, modulated};
 pub(crate) use weights::MOST_WIDTH;

@@ -27,13 +27,13 @@ mod steps;
 
 pub use clip::Spread;
 pub use config::{Config, UpBlock, Upsample};
-pub use cost::{ClipCost, ClipCosts, Extent, Tiled};
+pub use cost::{Extent, Tiled};
 #[cfg(feature = "torch")]
 pub use decoder::Decoder;
 #[cfg(feature = "torch")]
 pub use encoder::Encoder;
 pub use encoder_config::{DownBlock, Downsample, EncoderConfig};
-pub use encoder_cost::{EncodeCosts, EncoderExtent};
+pub use encoder_cost::EncoderExtent;
 #[cfg(feature = "torch")]
 pub use encoder_state::{EncoderState, Part, Place};
 pub(crate) use statistics::PUBLISHED;

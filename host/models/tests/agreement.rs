@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{
-    Checkpoint, ComputeFormat, Family, Identity, Latent, Scaling,
+    Checkpoint, ComputeFormat, Family, HalfConfig, Identity, Latent, Scaling,
     kl::{Config, Decoder},
 };
 use tilewright_plan::{Dtype, Layout, Precision};
@@ -36,7 +36,7 @@ fn decode(case: &Value, precision: Precision, layout: Layout, band: Option<u32>)
     let several = case["tensors"].as_u64().unwrap() > 1;
     let tensor = case["tensor"].as_str().filter(|_| several);
     let mut latent = Latent::read(&fixtures().join(case["latent"].as_str().unwrap()), tensor).unwrap();
-    latent.check_kl(&config).unwrap();
+    latent.check(&config).unwrap();
     if case["scaled"].as_bool().unwrap() {
         latent.unscale(&Scaling::Factor { factor: config.scaling.unwrap(), shift: config.shift }).unwrap();
     }
@@ -143,8 +143,12 @@ fn files_are_told_apart_by_their_contents() {
         assert_eq!(u64::from(config.spatial_scale()), case["spatial_scale"].as_u64().unwrap(), "{name}");
         assert_eq!(config.post_quant, case["post_quant_conv"].as_bool().unwrap(), "{name}");
         assert_eq!(config.middle_attention, case["mid_attention"].as_bool().unwrap(), "{name}");
-        assert_eq!(config.model(&file, &identity).stored.name(), case["stored"].as_str().unwrap(), "{name}");
-        assert_eq!(config.problems(&file, &identity), Vec::<String>::new(), "{name}");
+        assert_eq!(
+            config.model(config.family, &file, &identity).stored.name(),
+            case["stored"].as_str().unwrap(),
+            "{name}"
+        );
+        assert_eq!(config.weights(&file, &identity).unwrap().problems(), Vec::<String>::new(), "{name}");
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
 use serde_json::{Value, json};
 use tch::Device;
 use tilewright_models::{
-    Checkpoint, ComputeFormat, Identity,
+    Checkpoint, ComputeFormat, HalfConfig, Identity,
     kl::{Config, Decoder},
 };
 use tilewright_plan::{Dtype, Layout, Precision};

@@ -4,7 +4,9 @@
 use std::{path::PathBuf, sync::Arc};
 
 use tilewright_kernels::{Kernels, Measured, Rate, Scratch, Speed};
-use tilewright_models::{Checkpoint, ComputeFormat, EncoderFile, Identity, PlanFormat, kl, wan_vae};
+use tilewright_models::{
+    Checkpoint, ComputeFormat, EncoderFile, HalfConfig, Identity, Metered, PlanFormat, kl, wan_vae,
+};
 use tilewright_nn::{Costs, Meter};
 use tilewright_plan::{Backend, Dtype, Layout, Precision};
 
@@ -58,7 +60,7 @@ fn a_picture() {
     let config = kl::Config::read(&file, &Identity::of_decoder(&file).unwrap()).unwrap();
     let mut found = Vec::new();
     for kernels in kernels() {
-        let metered = config.meter(&measured(), &kernels);
+        let metered = Metered::new(&config, &measured(), &kernels);
         for format in formats(&kernels) {
             for band in [None, Some(64)] {
                 let pass = metered.pass(format, &kl::Extent { batch: 1, height: 512, width: 384, band }).unwrap();
@@ -91,7 +93,7 @@ fn a_clip() {
     let mut found = Vec::new();
     for kernels in kernels() {
         for format in formats(&kernels) {
-            let cost = config.costs(format, &measured(), &kernels).unwrap().of(&extent).unwrap();
+            let cost = Metered::new(&config, &measured(), &kernels).pass(format, &extent).unwrap();
             found.push([cost.peak_bytes, cost.state_bytes]);
         }
     }

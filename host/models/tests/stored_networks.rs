@@ -60,7 +60,7 @@ fn velocity(tensors: &Tensors, residency: Residency) -> Tensor {
     std::fs::copy(fixture("sample-wan-t2v-diffusers/config.json"), folder.path().join("config.json")).unwrap();
     let file = DenoiserFile::open(Checkpoint::open(&path).unwrap()).unwrap_or_else(|error| panic!("{error}"));
     let network = file.load(ComputeFormat::single(), Device::Cpu, residency, &mut |_| Ok(())).unwrap();
-    let is_video = file.config.is_video();
+    let is_video = file.config.facts().is_video;
     let values = |shape: &[i64]| {
         let count = shape.iter().product::<i64>();
         (Tensor::arange(count, (Kind::Float, Device::Cpu)) * 0.37).sin().reshape(shape)

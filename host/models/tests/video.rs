@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{
-    Checkpoint, ComputeFormat, Identity, Latent,
+    Checkpoint, ComputeFormat, DecoderConfig, HalfConfig, Identity, Latent,
     wan_vae::{Clip, Config, Decoder, Spread},
 };
 use tilewright_plan::{Dtype, Layout, Precision};
@@ -38,7 +38,7 @@ impl Case {
         let config = Config::read(&file, &identity).unwrap();
         let tensor = case["tensor"].as_str().filter(|_| case["tensors"].as_u64().unwrap() > 1);
         let mut latent = Latent::read(&fixtures().join(case["latent"].as_str().unwrap()), tensor).unwrap();
-        latent.check_wan(&config).unwrap();
+        latent.check(&config).unwrap();
         if case["scaled"].as_bool().unwrap() {
             latent.unscale(&config.scaling().unwrap()).unwrap();
         }
@@ -60,7 +60,8 @@ impl Case {
     /// All samples, `chunk` latent frames at a time.
     fn decode(&self, chunk: i64, spread: &Spread) -> Tensor {
         let samples = self.latents.size()[0];
-        let clips: Vec<Tensor> = (0..samples).map(|sample| self.sample(sample, Clip::new(), chunk, spread)).collect();
+        let clips: Vec<Tensor> =
+            (0..samples).map(|sample| self.sample(sample, Clip::default(), chunk, spread)).collect();
         Tensor::stack(&clips, 0)
     }
 
@@ -205,7 +206,7 @@ fn a_clip_goes_on_from_any_frame() {
         let latents = Tensor::cat(&vec![&case.latents; 40 / case.latents.size()[2] as usize], 2);
         let long = Case { latents, ..case };
         let spread = long.spread(4, None);
-        let whole = long.sample(0, Clip::new(), 2, &spread);
+        let whole = long.sample(0, Clip::default(), 2, &spread);
         let frames = whole.size()[1];
         for done in [1, 2, 7, 30, frames - 5, frames - 1] {
             let clip = Clip::from_frame(long.decoder.config(), done as u32);
@@ -227,11 +228,11 @@ fn what_was_interrupted_goes_on_where_it_was() {
         let case = cases().into_iter().find(|case| case["name"] == name).unwrap();
         for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
             let case = Case::open(&case, F32, layout);
-            let whole = case.sample(0, Clip::new(), 2, &case.spread(8, None));
+            let whole = case.sample(0, Clip::default(), 2, &case.spread(8, None));
             for patience in [1, 7, 20] {
                 let latents = case.latents.narrow(0, 0, 1);
                 let count = latents.size()[2];
-                let (mut clip, mut frames) = (Clip::new(), Vec::new());
+                let (mut clip, mut frames) = (Clip::default(), Vec::new());
                 for start in (0..count).step_by(2) {
                     let part = latents.narrow(2, start, 2.min(count - start));
                     let mut latents = Some(&part);

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{
-    Checkpoint, ComputeFormat, Identity,
-    wan_vae::{Encoder, EncoderConfig},
+    Checkpoint, ComputeFormat, HalfConfig, Identity,
+    wan_vae::{Encoder, EncoderConfig, EncoderState},
 };
 use tilewright_plan::{Dtype, Layout, Precision};
 
@@ -49,7 +49,7 @@ fn encode(case: &Value, precision: Precision, layout: Layout, latent_frames: i64
     let stride = latent_frames * i64::from(encoder.config().temporal_scale());
     let clip = |sample: i64| {
         let clip = clips.narrow(0, sample, 1);
-        let mut state = encoder.begin();
+        let mut state = EncoderState::default();
         let (mut parts, mut start) = (Vec::new(), 0);
         while start < frames {
             let count = if start == 0 { 1 } else { stride.min(frames - start) };
@@ -119,7 +119,7 @@ fn frames_that_do_not_fit_are_refused() {
     let f32 = Precision::Uniform(Dtype::F32);
     let wan22 = encoder(&case("encode-wan22-original-1"), f32, Layout::ChannelsFirst);
     let frames = |shape: &[i64]| Tensor::zeros(shape, (Kind::Float, Device::Cpu));
-    let mut state = wan22.begin();
+    let mut state = EncoderState::default();
     let mut push = |shape: &[i64]| {
         wan22
             .push(&mut state, &frames(shape), &mut |_| Ok(()))
@@ -144,6 +144,6 @@ fn frames_that_do_not_fit_are_refused() {
         }
     }
     let wan21 = encoder(&case("encode-wan21-original-1"), f32, Layout::ChannelsFirst);
-    let small = wan21.push(&mut wan21.begin(), &frames(&[1, 3, 1, 7, 16]), &mut |_| Ok(())).unwrap_err();
+    let small = wan21.push(&mut EncoderState::default(), &frames(&[1, 3, 1, 7, 16]), &mut |_| Ok(())).unwrap_err();
     assert!(small.to_string().contains("sides of at least 8 expected"), "{small}");
 }

@@ -8,7 +8,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use tilewright_models::{
-    Checkpoint, ComputeFormat, Error, Family, FileLayout, Identity, Inspection, Kind, Latent, Result,
+    Checkpoint, ComputeFormat, DecoderConfig, Error, Family, FileLayout, HalfConfig, Identity, Inspection, Kind,
+    Latent, Result,
     wan_vae::{Config, Encoder, EncoderConfig, UpBlock, Upsample},
 };
 use tilewright_plan::{Dtype, Layout, Precision};
@@ -57,9 +58,9 @@ fn the_published_networks_are_read_in_both_layouts() {
             assert_eq!((config.out_channels, config.patch, config.image_channels), (network.image, network.patch, 3));
             let (mean, std) = (config.latents_mean.clone().unwrap(), config.latents_std.clone().unwrap());
             assert_eq!((mean.len(), std.len()), (network.latent, network.latent));
-            assert_eq!(config.problems(&file, &identity), Vec::<String>::new());
-            assert_eq!(Config::left_over(&file, &identity), Vec::<String>::new());
-            let model = config.model(&file, &identity);
+            assert_eq!(config.weights(&file, &identity).unwrap().problems(), Vec::<String>::new());
+            assert_eq!(config.weights(&file, &identity).unwrap().left_over(), Vec::<String>::new());
+            let model = config.model(config.family, &file, &identity);
             assert_eq!((model.family.as_str(), model.temporal_scale), (family.name(), 4));
 
             let encoder = EncoderConfig::read(&file, &identity).unwrap();
@@ -80,7 +81,7 @@ fn the_number_of_layers_is_read_off_the_numbering() {
                 let file = Header::of(&Network { layers, ..*network }, layout).open(folder.path()).unwrap();
                 let (identity, config) = read(&file).unwrap();
                 assert!(config.up_blocks.iter().all(|block| block.layers == layers + 1), "{layers} {layout}");
-                assert_eq!(config.problems(&file, &identity), Vec::<String>::new());
+                assert_eq!(config.weights(&file, &identity).unwrap().problems(), Vec::<String>::new());
                 let encoder = EncoderConfig::read(&file, &identity).unwrap();
                 assert!(encoder.down_blocks.iter().all(|block| block.layers == layers), "{layers} {layout}");
             }
@@ -97,7 +98,7 @@ fn a_prefix_and_a_file_without_encoder_are_understood() {
             let file = header.open(folder.path()).unwrap();
             let (identity, config) = read(&file).unwrap();
             assert_eq!((identity.prefix.as_str(), identity.layout), (prefix, layout));
-            assert_eq!(config.problems(&file, &identity), Vec::<String>::new());
+            assert_eq!(config.weights(&file, &identity).unwrap().problems(), Vec::<String>::new());
             assert!(!Inspection::of(&file).encoder);
             let error = EncoderConfig::read(&file, &identity).unwrap_err();
             assert!(
@@ -130,11 +131,11 @@ fn diffusers_networks_are_read_as_it_made_them() {
         assert_eq!(found["family"], format!("wan-{}", case["version"].as_str().unwrap()), "{name}");
         assert_eq!(json!(config.spatial_scale()), case["spatial_scale"], "{name}");
         assert_eq!(json!(config.temporal_scale()), case["temporal_scale"], "{name}");
-        let names = Config::decoder_names(&file, &identity);
+        let names = Config::HALF.names(&file, &identity);
         assert_eq!(json!(names.len()), case["decoder_tensors"], "{name}");
-        assert_eq!(config.problems(&file, &identity), Vec::<String>::new(), "{name}");
-        assert_eq!(Config::left_over(&file, &identity), Vec::<String>::new(), "{name}");
-        let model = config.model(&file, &identity);
+        assert_eq!(config.weights(&file, &identity).unwrap().problems(), Vec::<String>::new(), "{name}");
+        assert_eq!(config.weights(&file, &identity).unwrap().left_over(), Vec::<String>::new(), "{name}");
+        let model = config.model(config.family, &file, &identity);
         assert_eq!(json!(model.stored.name()), case["stored"], "{name}");
         let inspection = Inspection::of(&file);
         assert_eq!(json!(inspection.encoder), case["encoder"], "{name}");
@@ -143,7 +144,7 @@ fn diffusers_networks_are_read_as_it_made_them() {
         let several = case["tensors"].as_u64().unwrap() > 1;
         let tensor = case["tensor"].as_str().filter(|_| several);
         let latent = Latent::read(&fixtures.join(case["latent"].as_str().unwrap()), tensor).unwrap();
-        latent.check_wan(&config).unwrap();
+        latent.check(&config).unwrap();
         let frames = latent.extents().frames;
         assert_eq!(json!([frames, config.frames(frames)]), json!([case["latent_frames"], case["frames"]]), "{name}");
         assert_eq!(config.scaling().is_some(), !case["latents_mean"].is_null(), "{name}");
@@ -305,7 +306,7 @@ fn latents_of_another_kind_are_refused() {
     let message = |shape: &[usize]| {
         let folder = tempfile::tempdir().unwrap();
         let path = Header::default().with("a", shape).write(folder.path());
-        Latent::read(&path, None).unwrap().check_wan(&config).map_err(|error| error.to_string())
+        Latent::read(&path, None).unwrap().check(&config).map_err(|error| error.to_string())
     };
     assert_eq!(message(&[1, 4, 5, 3, 2]), Ok(()));
     assert_eq!(message(&[1, 4, 3, 2]), Ok(()));

@@ -7,7 +7,7 @@ use std::path::Path;
 use tch::{Device, Kind, Tensor};
 use tilewright_kernels::{Measured, Rate, Scratch, Speed};
 use tilewright_models::{
-    Checkpoint, Identity, PlanFormat,
+    Checkpoint, HalfConfig, Identity, Metered, PlanFormat,
     wan_vae::{Clip, Config, Decoder, Extent, Spread},
 };
 use tilewright_plan::{Backend, Dtype, Layout, Precision};
@@ -62,17 +62,17 @@ fn the_state_is_as_large_as_was_estimated() {
             for plan_format in formats.filter(|format| format.precision != Precision::Mixed(Dtype::F32)) {
                 let format = plan_format.compute().unwrap();
                 let decoder = Decoder::load(&file, &identity, &config, format, Device::Cpu).unwrap();
-                let costs = config.costs(plan_format, &device(), &kernels).unwrap();
+                let costs = Metered::new(&config, &device(), &kernels);
                 for latent_frames in [1, 2, 5] {
                     let shape = [1, config.latent_channels as i64, i64::from(latent_frames), 4, 6];
                     let latents = Tensor::zeros(shape, (Kind::Float, Device::Cpu));
                     let (height, width) = (4 * config.spatial_scale(), 6 * config.spatial_scale());
-                    let mut clip = Clip::new();
+                    let mut clip = Clip::default();
                     let spread = Spread { frames: 8, band: None, height };
                     decoder.push(&mut clip, Some(&latents), &spread, &mut |_| Ok(()), &mut |_| Ok(())).unwrap();
                     let pushed = latent_frames;
                     let extent = Extent { latent_frames, pushed, frames: 8, height, width, band: None, tiled: None };
-                    let cost = costs.of(&extent).unwrap();
+                    let cost = costs.pass(plan_format, &extent).unwrap();
                     assert_eq!(
                         cost.state_bytes,
                         clip.bytes(Device::Cpu) as u64,

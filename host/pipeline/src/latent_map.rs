@@ -51,15 +51,15 @@ impl LatentMap {
     /// It is of another model.
     pub fn check(transformer: &SampleModel, (vae, path): (&Model, &Path)) -> Result<()> {
         let config = transformer.denoiser.config();
-        let (channels, own) = (config.latent_channels(), vae.latent_channels() as i64);
-        if channels != own || config.is_video() != vae.is_video() {
+        let (channels, own) = (config.facts().latent_channels, vae.latent_channels() as i64);
+        if channels != own || config.facts().is_video != vae.is_video() {
             let kind = |is_video| if is_video { "clips" } else { "pictures" };
             return Err(Error::Input {
                 path: path.to_owned(),
                 reason: format!(
                     "a VAE of {} with {own} channels, and the transformer makes {} with {channels}: give the VAE that it was trained with",
                     kind(vae.is_video()),
-                    kind(config.is_video())
+                    kind(config.facts().is_video)
                 ),
             });
         }
@@ -81,7 +81,7 @@ impl LatentMap {
         memory_limit: u64,
     ) -> Result<Self> {
         Self::check(transformer, (vae, path))?;
-        let channels = transformer.denoiser.config().latent_channels();
+        let channels = transformer.denoiser.config().facts().latent_channels;
         let latents = noise_field(channels)?;
         let input =
             transformer.to_vae(&if vae.is_video() { latents.f_unsqueeze(2)? } else { latents.shallow_clone() })?;

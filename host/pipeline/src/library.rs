@@ -137,7 +137,7 @@ impl Library {
                 name: item.name.clone(),
                 also: item.also.clone(),
                 model: model.clone(),
-                is_video: config.is_video(),
+                is_video: config.facts().is_video,
                 place: place.path.clone(),
                 is_bundled: place.keeping == Keeping::Bundled,
                 parts,

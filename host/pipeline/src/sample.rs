@@ -277,8 +277,8 @@ impl SampleModel {
 /// of channels that no published VAE has.
 fn scaling(config: &DenoiserConfig) -> Scaling {
     let none = Scaling::Factor { factor: 1.0, shift: 0.0 };
-    match config.family().scaling() {
+    match config.facts().family.scaling() {
         Some((factor, shift)) => Scaling::Factor { factor, shift },
-        None => Scaling::of_wan(config.latent_channels() as usize).unwrap_or(none),
+        None => Scaling::of_wan(config.facts().latent_channels as usize).unwrap_or(none),
     }
 }

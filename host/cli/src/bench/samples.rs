@@ -127,7 +127,7 @@ pub fn transformers(arguments: &Suite) -> Outcome<(Option<SampleModel>, Option<S
     let open = |path: &Option<PathBuf>, option: &str, is_video: bool| -> Outcome<Option<SampleModel>> {
         let Some(path) = path else { return Ok(None) };
         let model = SampleModel::open(std::slice::from_ref(path), None)?;
-        if model.denoiser.config().is_video() != is_video {
+        if model.denoiser.config().facts().is_video != is_video {
             let kind = if is_video { "pictures" } else { "clips" };
             return Err(Failure::input(format!("{}: makes {kind}: {option} is for the others", path.display())));
         }
@@ -139,7 +139,7 @@ pub fn transformers(arguments: &Suite) -> Outcome<(Option<SampleModel>, Option<S
 
 /// The published workflow of a transformer: a quarter of its sides, and few steps, if `quick`.
 pub fn workflow<'a>(transformer: &'a SampleModel, vae: &'a Model, quick: bool) -> Outcome<suite::Workflow<'a>> {
-    let is_video = transformer.denoiser.config().is_video();
+    let is_video = transformer.denoiser.config().facts().is_video;
     let (id, what, side, frames) = match is_video {
         false => ("flux-1024", "Flux.1, 1024×1024: load, sample, decode", 1024, 1),
         true => ("wan-320-17", "WAN 2.1, 17 frames of 320×320: load, sample, decode", 320, 17),

@@ -2,9 +2,7 @@
 
 use std::{fmt::Debug, time::Duration};
 
-use tilewright_kernels::{Kernels, Measured};
-use tilewright_models::PlanFormat;
-use tilewright_plan::{Cost, Dtype, Outcome, Plan, Record, Trial, Vae};
+use tilewright_plan::{Cost, Outcome, Plan, Record, Trial, Vae};
 
 use crate::costs::Prices;
 
@@ -66,49 +64,5 @@ impl Prices<Vae> for VaePrices {
             ..outcome
         };
         Some(Trial { plan: plan.clone(), outcome })
-    }
-}
-
-/// The costs of a network in a format.
-#[derive(Clone, Debug)]
-pub(crate) struct Price<F> {
-    pub format: PlanFormat,
-    pub costs: F,
-}
-
-/// Costs of a network in every format that the device was measured in.
-#[derive(Clone, Debug)]
-pub(crate) struct Formats<F> {
-    prices: Vec<Price<F>>,
-    kernels: Kernels,
-}
-
-impl<F> Formats<F> {
-    /// Works the costs out; `costs` gives none of a format that can't be run.
-    pub fn new(measured: &Measured, kernels: &Kernels, costs: impl Fn(PlanFormat) -> Option<F>) -> Self {
-        let mut prices = Vec::new();
-        for speed in &measured.speeds {
-            for format in PlanFormat::all(speed.dtype, speed.layout, kernels) {
-                prices.extend(costs(format).map(|costs| Price { format, costs }));
-            }
-        }
-        Self { prices, kernels: *kernels }
-    }
-
-    /// The costs of a plan's format.
-    ///
-    /// # Errors
-    /// One line, for the policy, if the format can't be run.
-    pub fn of(&self, plan: &Plan) -> Result<&Price<F>, String> {
-        let format = PlanFormat::of(plan, &self.kernels);
-        let price = self.prices.iter().find(|price| price.format == format);
-        price.ok_or_else(|| format!("{format} can't be run on this device"))
-    }
-
-    /// The types that convolutions can run in.
-    pub fn dtypes(&self) -> Vec<Dtype> {
-        let mut dtypes: Vec<Dtype> = self.prices.iter().map(|price| price.format.precision.dtype()).collect();
-        dtypes.dedup();
-        dtypes
     }
 }

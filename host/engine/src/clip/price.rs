@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use tilewright_kernels::{Kernels, Measured};
-use tilewright_models::wan_vae::{ClipCosts, Config, Extent, Tiled};
+use tilewright_models::{
+    Metered, PlanFormat,
+    wan_vae::{Config, Extent, Tiled},
+};
 use tilewright_plan::{Cost, Dtype, Plan, Request, Space, Time};
 
-use crate::{
-    autoencoding::costs::{Formats, PlanCost},
-    grid::Axis,
-};
+use crate::{autoencoding::costs::PlanCost, grid::Axis};
 
 /// Prices plans for one clip on one device.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct ClipEstimator {
     batch: u32,
     latent_frames: u32,
@@ -27,7 +27,8 @@ pub(crate) struct ClipEstimator {
     bytes_per_second: f64,
     /// Between the device and the host, while a state goes and another comes.
     transfer_bytes_per_second: f64,
-    prices: Formats<ClipCosts>,
+    kernels: Kernels,
+    prices: Metered<Config>,
 }
 
 /// The division of a clip into a plan's chunks.
@@ -60,7 +61,6 @@ impl Rounds {
 impl ClipEstimator {
     /// Works out the prices of every precision and memory order that the device was measured in.
     pub fn new(config: &Config, request: &Request, latent_frames: u32, measured: &Measured, kernels: &Kernels) -> Self {
-        let prices = Formats::new(measured, kernels, |format| config.costs(format, measured, kernels));
         Self {
             batch: request.batch,
             latent_frames,
@@ -74,7 +74,8 @@ impl ClipEstimator {
             image_channels: config.image_channels as f64,
             bytes_per_second: measured.bytes_per_second,
             transfer_bytes_per_second: measured.transfer_bytes_per_second.unwrap_or(f64::INFINITY),
-            prices,
+            kernels: *kernels,
+            prices: Metered::new(config, measured, kernels),
         }
     }
 
@@ -89,7 +90,6 @@ impl PlanCost for ClipEstimator {
         if let Time::Blended { .. } = plan.time {
             return Err("this model carries its causal state: chunks decoded alone would only lose it".into());
         }
-        let price = self.prices.of(plan)?;
         let rounds = Rounds::of(plan, self.temporal, self.latent_frames);
         let mut extent = Extent {
             latent_frames: self.latent_frames,
@@ -114,7 +114,7 @@ impl PlanCost for ClipEstimator {
                 extent.tiled = Some(Tiled { tiles, parked, height, width, round });
             }
         }
-        let cost = price.costs.of(&extent).map_err(|error| error.to_string())?;
+        let cost = self.prices.pass(PlanFormat::of(plan, &self.kernels), &extent)?;
         let mut peak = cost.peak_bytes as f64;
         if !self.on_cpu {
             // On a CPU the latents are where they were.
@@ -144,6 +144,6 @@ impl PlanCost for ClipEstimator {
     }
 
     fn weight_bytes(&self, plan: &Plan) -> u64 {
-        self.prices.of(plan).ok().and_then(|price| price.costs.weight_bytes().ok()).unwrap_or(0)
+        self.prices.weight_bytes(PlanFormat::of(plan, &self.kernels)).unwrap_or(0)
     }
 }

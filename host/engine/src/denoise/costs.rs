@@ -9,7 +9,7 @@ use std::{
 use tch::Device;
 use tilewright_kernels::{Kernels, Measured};
 use tilewright_models::{
-    Blocks, ComputeFormat, DenoiserConfig, DenoiserFile, Inputs, Network, NetworkConfig, transformer::Residency,
+    AnyConfig, Blocks, ComputeFormat, DenoiserConfig, DenoiserFile, Inputs, transformer::Residency,
 };
 use tilewright_nn::{Costs, Meter, Ops, TokenOps, TokenScope, fuses_attention};
 use tilewright_plan::{
@@ -242,10 +242,10 @@ impl DenoisePrices {
         let meter = Meter::new(format, costs);
         let config = self.config();
         let scope = TokenScope::new(self.experts[0].file(), &meter);
-        let network = Network::build(config, &scope).map_err(Error::Model)?;
+        let network = config.build(&scope).map_err(Error::Model)?;
         let nn = |error: tilewright_nn::Error| Error::Model(error.into());
         let size = self.shape.latents.clone();
-        let whole = filled(&size, config.patch());
+        let whole = filled(&size, config.facts().patch);
         let occupied = |shape: &[i64]| meter.occupied(shape, Dtype::F32).map_err(nn);
         let passes = passes(&self.shape, plan);
         let rows = |pass: &Pass, group: &Group| group.count() * pass.conditionings.len() as i64;
@@ -280,7 +280,7 @@ impl DenoisePrices {
         let mut shape = size.clone();
         let axes = shape.len();
         [shape[axes - 2], shape[axes - 1]] = [whole[1], whole[2]];
-        shape[1] += config.condition_channels();
+        shape[1] += config.facts().condition_channels;
         let input = if shape == size { latents.clone() } else { occupied(&shape)? };
         let keeps_changes = self.reuse(plan).is_some() && matches!(plan.reuse, StepReuse::FirstBlock { .. });
         let (mut velocities, mut changes, blocks) = (Vec::new(), Vec::new(), config.blocks());

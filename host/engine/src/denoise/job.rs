@@ -78,7 +78,7 @@ impl<'a> DenoiseQuote<'a> {
     ) -> Result<Self> {
         let size = &shape.latents;
         let [frames, height, width] = extents(size);
-        let patch = denoiser.config().patch();
+        let patch = denoiser.config().facts().patch;
         let [_, rows, columns] = filled(size, patch);
         let tokens = frames * (rows / patch) * (columns / patch);
         let request = DenoiseRequest {

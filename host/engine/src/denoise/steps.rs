@@ -214,7 +214,7 @@ impl<'a> Walk<'a> {
             network = network.freed_after_use();
         }
         network.divide_as(&format);
-        let (size, patch) = (sampling.latents.size(), denoiser.config().patch());
+        let (size, patch) = (sampling.latents.size(), denoiser.config().facts().patch);
         let guidance = sampling.guidance;
         let given = Preparation { prompts: &self.prompts, network: &network, guidance, size: &size, patch, device };
         let prepared = self.passes.iter().map(|pass| pass.prepare(&given));
@@ -263,7 +263,7 @@ impl Denoiser<Latents> for InStep<'_, '_> {
             input = Tensor::f_cat(&[input, condition.shallow_clone()], 1)?;
         }
         let size = latents.size();
-        let [_, height, width] = filled(&size, denoiser.config().patch());
+        let [_, height, width] = filled(&size, denoiser.config().facts().patch);
         let input = filled_up(input, [height, width])?;
         let sigmas = sigmas_of_frames(sampling, sigma)?;
         let reused = match &mut walk.reuse {

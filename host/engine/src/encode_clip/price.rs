@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use tilewright_kernels::{Kernels, Measured};
-use tilewright_models::wan_vae::{EncodeCosts, EncoderConfig, EncoderExtent};
+use tilewright_models::{
+    Metered, PlanFormat,
+    wan_vae::{EncoderConfig, EncoderExtent},
+};
 use tilewright_plan::{Cost, Dtype, Plan, Request, Space, Time};
 
-use crate::{
-    autoencoding::costs::{Formats, PlanCost},
-    grid::Axis,
-};
+use crate::{autoencoding::costs::PlanCost, grid::Axis};
 
 /// Prices plans for one clip on one device.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct ClipEncodeEstimator {
     frames: u32,
     height: u32,
@@ -25,7 +25,8 @@ pub(crate) struct ClipEncodeEstimator {
     /// Between the device and the host, while a state goes and another comes.
     transfer_bytes_per_second: f64,
     on_cpu: bool,
-    prices: Formats<EncodeCosts>,
+    kernels: Kernels,
+    prices: Metered<EncoderConfig>,
 }
 
 /// Frames after the first that are asked for at once: a multiple of the temporal scale, which is
@@ -42,7 +43,6 @@ pub(super) fn chunk(plan: &Plan, temporal: u32, frames: u32) -> u32 {
 impl ClipEncodeEstimator {
     /// Works out the prices of every precision and memory order that the device was measured in.
     pub fn new(config: &EncoderConfig, request: &Request, measured: &Measured, kernels: &Kernels) -> Self {
-        let prices = Formats::new(measured, kernels, |format| config.costs(format, measured, kernels));
         Self {
             frames: request.frames,
             height: request.height,
@@ -54,7 +54,8 @@ impl ClipEncodeEstimator {
             bytes_per_second: measured.bytes_per_second,
             transfer_bytes_per_second: measured.transfer_bytes_per_second.unwrap_or(f64::INFINITY),
             on_cpu: kernels.on_cpu,
-            prices,
+            kernels: *kernels,
+            prices: Metered::new(config, measured, kernels),
         }
     }
 
@@ -72,7 +73,6 @@ impl PlanCost for ClipEncodeEstimator {
         if let Space::Exact(_) = plan.space {
             return Err("exact tiles can only be decoded, not encoded".into());
         }
-        let price = self.prices.of(plan)?;
         let mut extent = EncoderExtent { frames: self.frames, height: self.height, width: self.width };
         let mut tiles = 1;
         if let Space::Blended(tile) = plan.space {
@@ -98,7 +98,7 @@ impl PlanCost for ClipEncodeEstimator {
         let latents = latent * if self.on_cpu { latent_frames } else { 0.0 }
             + 2.0 * latent * (chunk / f64::from(self.temporal)).ceil();
         // The states of the other tiles; the tile at work goes back to its own if it fails.
-        let cost = price.costs.of(&extent).map_err(|error| error.to_string())?;
+        let cost = self.prices.pass(PlanFormat::of(plan, &self.kernels), &extent)?;
         let others = if plan.offload { 0.0 } else { f64::from(tiles - 1) * cost.state_bytes as f64 };
         let peak = cost.peak_bytes as f64 + others + waiting + cut + latents;
         let pixels = f64::from(tiles) * tile;
@@ -118,6 +118,6 @@ impl PlanCost for ClipEncodeEstimator {
     }
 
     fn weight_bytes(&self, plan: &Plan) -> u64 {
-        self.prices.of(plan).ok().and_then(|price| price.costs.weight_bytes().ok()).unwrap_or(0)
+        self.prices.weight_bytes(PlanFormat::of(plan, &self.kernels)).unwrap_or(0)
     }
 }

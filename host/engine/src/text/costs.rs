@@ -8,7 +8,7 @@ use std::{
 
 use tch::Device;
 use tilewright_kernels::Measured;
-use tilewright_models::{ComputeFormat, EncoderFile, NetworkConfig, transformer::Residency};
+use tilewright_models::{ComputeFormat, EncoderFile, transformer::Residency};
 use tilewright_nn::{Costs, Meter};
 use tilewright_plan::{
     Dtype, EncoderModel, Layout, Place, Precision, StoredType, Text, TextCapabilities, TextCost, TextOutcome, TextPlan,

@@ -1,13 +1,12 @@
 //! A CLIP encoder's architecture, of text or of pictures, read off the shapes of its weights.
 
 use serde::{Deserialize, Serialize};
-use tilewright_checkpoint::Error as FileError;
 use tilewright_nn::{Gelu, Needed};
 
-use super::Network;
 use crate::{
-    Error, Result, config_json,
-    network_file::{NetworkConfig, needed_by},
+    Result, config_json,
+    network_file::{NetworkConfig, table},
+    text_encoder::EncoderArchitecture,
     transformer::{Layout, TransformerFile},
 };
 
@@ -39,7 +38,7 @@ pub struct Picture {
 }
 
 /// The architecture of a CLIP encoder.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Config {
     /// Width of tokens.
     pub hidden: i64,
@@ -78,68 +77,52 @@ impl Config {
     }
 
     fn read_text(file: &TransformerFile) -> Result<Self> {
-        let extent = |axis| file.extent("tokens.weight", axis).map(|extent| extent as i64);
-        let hidden = extent(1)?;
+        let (vocabulary, hidden) = (file.extent("tokens.weight", 0)?, file.extent("tokens.weight", 1)?);
         let heads = hidden / HEAD;
         let quick_gelu = file.layout != Layout::Original && !OPEN_CLIP.contains(&hidden);
-        Self::read_blocks(file, Self { heads, quick_gelu, vocabulary: extent(0)?, ..Self::of_width(hidden) })
+        Self::read_blocks(file, Self { heads, quick_gelu, vocabulary, hidden, ..Self::default() })
     }
 
     fn read_picture(file: &TransformerFile) -> Result<Self> {
-        let extent = |name: &str, axis| file.extent(name, axis).map(|extent| extent as i64);
-        let hidden = extent("patches.weight", 0)?;
+        let hidden = file.extent("patches.weight", 0)?;
         let heads = if hidden == BASE { HEADS[0] } else { HEADS[1] };
         let quick_gelu = file.layout != Layout::Original && !OPEN_CLIP_PICTURES.contains(&hidden);
-        let config = Self::read_blocks(file, Self { heads, quick_gelu, ..Self::of_width(hidden) })?;
-        let patch = extent("patches.weight", 2)?;
+        let config = Self::read_blocks(file, Self { heads, quick_gelu, hidden, ..Self::default() })?;
+        let patch = file.extent("patches.weight", 2)?;
         let along = (1..=MOST_ALONG).find(|along| along * along + 1 == config.positions);
         match (along, patch) {
             (Some(along), 1..) => Ok(Self { picture: Some(Picture { side: along * patch, patch }), ..config }),
-            _ => Err(refused(file, format!("{} positions are no square of patches and a class", config.positions))),
-        }
-    }
-
-    fn of_width(hidden: i64) -> Self {
-        Self {
-            hidden,
-            heads: 0,
-            blocks: 0,
-            feed_forward: 0,
-            vocabulary: 0,
-            positions: 0,
-            quick_gelu: false,
-            picture: None,
+            _ => Err(file.refuse(
+                "CLIP encoder",
+                format!("{} positions are no square of patches and a class", config.positions),
+            )),
         }
     }
 
     /// Extents that both kinds have, with the heads and the gelu that config.json names, if it is
     /// there.
     fn read_blocks(file: &TransformerFile, usual: Self) -> Result<Self> {
-        let extent = |name: &str, axis| file.extent(name, axis).map(|extent| extent as i64);
-        let blocks = match file.layout {
-            Layout::Original => file.blocks("transformer.resblocks")?,
-            _ => file.blocks("encoder.layers")?,
-        };
-        let written: ConfigFile =
-            config_json::beside(file.file(), &[])?.map(|(_, written)| written).unwrap_or_default();
+        let written: ConfigFile = config_json::beside(file.file(), &[])?;
         let (heads, hidden) = (written.num_attention_heads.unwrap_or(usual.heads), usual.hidden);
         if heads < 1 || hidden % heads != 0 {
-            return Err(refused(file, format!("{heads} heads in a width of {hidden}")));
+            return Err(file.refuse("CLIP encoder", format!("{heads} heads in a width of {hidden}")));
         }
         let quick_gelu = match written.hidden_act.as_deref() {
             Some("quick_gelu") => true,
             Some("gelu") => false,
             None => usual.quick_gelu,
             Some(other) => {
-                return Err(refused(file, format!("hidden_act is {other}: gelu and quick_gelu are known")));
+                return Err(
+                    file.refuse("CLIP encoder", format!("hidden_act is {other}: gelu and quick_gelu are known"))
+                );
             }
         };
         Ok(Self {
             heads,
-            blocks,
+            blocks: file.blocks(usual.block_start(file.layout))?,
             quick_gelu,
-            feed_forward: extent("blocks.0.widen.bias", 0)?,
-            positions: extent("positions.weight", 0)?,
+            feed_forward: file.extent("blocks.0.widen.bias", 0)?,
+            positions: file.extent("positions.weight", 0)?,
             ..usual
         })
     }
@@ -151,25 +134,16 @@ impl Config {
 }
 
 impl NetworkConfig for Config {
-    fn needed(&self) -> Result<Vec<Needed>> {
-        let mut needed = needed_by(|scope| Network::build(self, scope))?;
-        let table = |name: &str, shape: &[i64]| Needed {
-            name: name.into(),
-            shapes: vec![shape.iter().map(|extent| *extent as usize).collect()],
-        };
-        needed.push(table("positions.weight", &[self.positions, self.hidden]));
+    fn tables(&self) -> Vec<Needed> {
+        let mut tables = vec![table("positions.weight", &[self.positions, self.hidden])];
         match self.picture {
-            None => needed.push(table("tokens.weight", &[self.vocabulary, self.hidden])),
+            None => tables.push(table("tokens.weight", &[self.vocabulary, self.hidden])),
             Some(Picture { patch, .. }) => {
-                needed.push(table("class", &[self.hidden]));
-                needed.push(table("patches.weight", &[self.hidden, CHANNELS * patch * patch]));
+                tables.push(table("class", &[self.hidden]));
+                tables.push(table("patches.weight", &[self.hidden, CHANNELS * patch * patch]));
             }
         }
-        Ok(needed)
-    }
-
-    fn tables(&self) -> &'static [&'static str] {
-        &["tokens.weight", "positions.weight", "class", "patches.weight"]
+        tables
     }
 
     fn head_width(&self) -> i64 {
@@ -179,9 +153,4 @@ impl NetworkConfig for Config {
     fn block_names(&self) -> Vec<(&'static str, usize)> {
         vec![("blocks", self.blocks)]
     }
-}
-
-fn refused(file: &TransformerFile, reason: String) -> Error {
-    let path = file.file().path().to_owned();
-    Error::File(FileError::Format { path, reason: format!("no CLIP encoder: {reason}") })
 }

@@ -1,39 +1,21 @@
 //! CLIP's encoders: `CLIPTextModel` and `CLIPVisionModel` of transformers, after Radford et al.,
 //! "Learning Transferable Visual Models From Natural Language Supervision" (2021).
 
-use tilewright_nn::{Biased, Dense, LayerNorm, TokenOps, TokenScope};
+use tilewright_nn::{Biased, Dense, TokenOps, TokenScope};
 use tilewright_plan::Dtype;
 
 use super::Config;
-use crate::{EncoderStates, Error, Result};
+use crate::{EncoderStates, Error, Result, transformer::AffineNorm};
 
 /// The epsilon of every norm.
 const EPSILON: f64 = 1e-5;
 
-/// A norm with factor and summand.
-#[derive(Debug)]
-struct Norm<O: TokenOps> {
-    weight: O::Weight,
-    bias: O::Weight,
-}
-
-impl<O: TokenOps> Norm<O> {
-    fn build(scope: &TokenScope<'_, O>, hidden: i64) -> Result<Self> {
-        Ok(Self { weight: scope.vector("weight", &[hidden])?, bias: scope.vector("bias", &[hidden])? })
-    }
-
-    fn forward(&self, ops: &O, tokens: &O::Tensor, dtype: Dtype) -> Result<O::Tensor> {
-        let norm = LayerNorm { epsilon: EPSILON, affine: Some((&self.weight, &self.bias)), modulation: None };
-        Ok(ops.layer_norm(tokens, norm, dtype)?)
-    }
-}
-
 #[derive(Debug)]
 struct Block<O: TokenOps> {
-    first: Norm<O>,
+    first: AffineNorm<O>,
     qkv: Dense<O>,
     out: Dense<O>,
-    second: Norm<O>,
+    second: AffineNorm<O>,
     widen: Dense<O>,
     narrow: Dense<O>,
 }
@@ -42,10 +24,10 @@ impl<O: TokenOps> Block<O> {
     fn build(scope: &TokenScope<'_, O>, config: &Config) -> Result<Self> {
         let Config { hidden, feed_forward, .. } = *config;
         Ok(Self {
-            first: Norm::build(&scope.at("norm1"), hidden)?,
+            first: AffineNorm::build(&scope.at("norm1"), hidden, EPSILON)?,
             qkv: Dense::build(&scope.at("attention.qkv"), hidden, 3 * hidden)?,
             out: Dense::build(&scope.at("attention.out"), hidden, hidden)?,
-            second: Norm::build(&scope.at("norm2"), hidden)?,
+            second: AffineNorm::build(&scope.at("norm2"), hidden, EPSILON)?,
             widen: Dense::build(&scope.at("widen"), hidden, feed_forward)?,
             narrow: Dense::build(&scope.at("narrow"), feed_forward, hidden)?,
         })
@@ -81,9 +63,9 @@ impl<O: TokenOps> Block<O> {
 pub struct Network<O: TokenOps> {
     config: Config,
     /// The norm before the first block, of pictures alone.
-    first_norm: Option<Norm<O>>,
+    first_norm: Option<AffineNorm<O>>,
     blocks: Vec<Block<O>>,
-    norm: Norm<O>,
+    norm: AffineNorm<O>,
 }
 
 impl<O: TokenOps> Network<O> {
@@ -98,9 +80,9 @@ impl<O: TokenOps> Network<O> {
             None => (None, "norm"),
         };
         Ok(Self {
-            first_norm: first.map(|name| Norm::build(&scope.at(name), config.hidden)).transpose()?,
+            first_norm: first.map(|name| AffineNorm::build(&scope.at(name), config.hidden, EPSILON)).transpose()?,
             blocks: (0..config.blocks).map(block).collect::<Result<_>>()?,
-            norm: Norm::build(&scope.at(last), config.hidden)?,
+            norm: AffineNorm::build(&scope.at(last), config.hidden, EPSILON)?,
             config: config.clone(),
         })
     }

@@ -1,13 +1,10 @@
 //! Flux.1's architecture, read off the shapes of its weights.
 
 use serde::{Deserialize, Serialize};
-use tilewright_checkpoint::Error as FileError;
-use tilewright_nn::Needed;
 
-use super::Network;
 use crate::{
-    Error, Result, config_json,
-    network_file::{NetworkConfig, needed_by},
+    Result, config_json,
+    network_file::NetworkConfig,
     transformer::{Layout, TransformerFile},
 };
 
@@ -59,32 +56,26 @@ impl Config {
     /// A tensor that the architecture is read from is missing, or the shapes are of no such
     /// network.
     pub fn read(file: &TransformerFile) -> Result<Self> {
-        let extent = |name: &str, axis| file.extent(name, axis).map(|extent| extent as i64);
-        let hidden = extent("img_in.weight", 0)?;
+        let hidden = file.extent("img_in.weight", 0)?;
         let (double_blocks, single_blocks) = match file.layout {
             Layout::Original | Layout::ComfyUi | Layout::LlamaCpp => {
                 (file.blocks("double_blocks")?, file.blocks("single_blocks")?)
             }
             Layout::Diffusers => (file.blocks("transformer_blocks")?, file.blocks("single_transformer_blocks")?),
         };
-        let refused = |reason: String| {
-            Error::File(FileError::Format {
-                path: file.file().path().to_owned(),
-                reason: format!("no Flux.1 transformer: {reason}"),
-            })
+        let refused = |reason| file.refuse("Flux.1 transformer", reason);
+        let (each, feed_forward) = match double_blocks {
+            0 => (
+                file.extent("single_blocks.0.norm.query_norm.scale", 0)?,
+                file.extent("single_blocks.0.linear2.weight", 1)? - hidden,
+            ),
+            _ => (
+                file.extent("double_blocks.0.img_attn.norm.query_norm.scale", 0)?,
+                file.extent("double_blocks.0.img_mlp.0.bias", 0)?,
+            ),
         };
-        let each = match double_blocks {
-            0 => extent("single_blocks.0.norm.query_norm.scale", 0)?,
-            _ => extent("double_blocks.0.img_attn.norm.query_norm.scale", 0)?,
-        };
-        let feed_forward = match double_blocks {
-            0 => extent("single_blocks.0.linear2.weight", 1)? - hidden,
-            _ => extent("double_blocks.0.img_mlp.0.bias", 0)?,
-        };
-        let token = extent("img_in.weight", 1)?;
-        let written: ConfigFile = config_json::beside(file.file(), &["FluxTransformer2DModel"])?
-            .map(|(_, written)| written)
-            .unwrap_or_default();
+        let token = file.extent("img_in.weight", 1)?;
+        let written: ConfigFile = config_json::beside(file.file(), &["FluxTransformer2DModel"])?;
         let axes = match written.axes_dims_rope.as_deref() {
             Some(&[image, row, column]) => [image, row, column],
             Some(other) => return Err(refused(format!("axes_dims_rope has {} numbers, 3 were expected", other.len()))),
@@ -107,8 +98,8 @@ impl Config {
             double_blocks,
             single_blocks,
             feed_forward,
-            text: extent("txt_in.weight", 1)?,
-            pooled: extent("vector_in.in_layer.weight", 1)?,
+            text: file.extent("txt_in.weight", 1)?,
+            pooled: file.extent("vector_in.in_layer.weight", 1)?,
             latent_channels: token / (PATCH * PATCH),
             guidance: file.shape("guidance_in.in_layer.weight").is_some(),
         })
@@ -116,10 +107,6 @@ impl Config {
 }
 
 impl NetworkConfig for Config {
-    fn needed(&self) -> Result<Vec<Needed>> {
-        needed_by(|scope| Network::build(self, scope))
-    }
-
     fn head_width(&self) -> i64 {
         self.axes.iter().sum()
     }

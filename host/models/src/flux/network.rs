@@ -3,13 +3,13 @@
 
 use std::ops::Range;
 
-use tilewright_nn::{Dense, Error as NnError, Gelu, HeadNorm, LayerNorm, TokenOps, TokenScope};
+use tilewright_nn::{Dense, Error as NnError, Gelu, HeadNorm, TokenOps, TokenScope};
 use tilewright_plan::Dtype;
 
 use super::config::{Config, PATCH, TIME};
 use crate::{
-    Error, Inputs, Result,
-    transformer::{BeforeBlock, Blocks, feed_forward, parts, rotation},
+    Error, Inputs, NetworkConfig, Result,
+    transformer::{BeforeBlock, Blocks, feed_forward, modulated, parts, rotation},
 };
 
 /// The epsilon of every norm.
@@ -134,7 +134,7 @@ impl<O: TokenOps> Stream<O> {
         [heads, hidden]: [i64; 2],
         rotation: &O::Tensor,
     ) -> Result<()> {
-        let normed = modulated(ops, tokens, &modulation.shift, &modulation.scale)?;
+        let normed = modulated(ops, tokens, EPSILON, [&modulation.shift, &modulation.scale])?;
         self.qkv.forward_onto(ops, qkv, &normed)?;
         drop(normed);
         self.norms.apply(ops, qkv, [heads, hidden], rotation)
@@ -150,16 +150,10 @@ impl<O: TokenOps> Stream<O> {
     ) -> Result<()> {
         let format = ops.format();
         ops.add_gated(tokens, Some(&attention.gate), self.output.forward(ops, attended, format.rest)?)?;
-        let normed = modulated(ops, tokens, &inner.shift, &inner.scale)?;
+        let normed = modulated(ops, tokens, EPSILON, [&inner.shift, &inner.scale])?;
         let widened = feed_forward(ops, normed, [&self.widen, &self.narrow])?;
         Ok(ops.add_gated(tokens, Some(&inner.gate), widened)?)
     }
-}
-
-/// Normed tokens, modulated, in the type of products.
-fn modulated<O: TokenOps>(ops: &O, tokens: &O::Tensor, shift: &O::Tensor, scale: &O::Tensor) -> Result<O::Tensor> {
-    let norm = LayerNorm { epsilon: EPSILON, affine: None, modulation: Some([shift, scale]) };
-    Ok(ops.layer_norm(tokens, norm, ops.format().convolution)?)
 }
 
 /// A block in which image and text have weights of their own.
@@ -245,7 +239,7 @@ impl<O: TokenOps> SingleBlock<O> {
         let (shape, format) = (ops.shape(joint), ops.format());
         let modulation = self.modulation.forward(ops, vector, Dtype::F32)?;
         let modulation = Modulation::of_layer(ops, &modulation, 0, hidden)?;
-        let normed = modulated(ops, joint, &modulation.shift, &modulation.scale)?;
+        let normed = modulated(ops, joint, EPSILON, [&modulation.shift, &modulation.scale])?;
         let of = |tokens: &O::Tensor, start| ops.narrow(tokens, 2, start, inner);
         let unset = |width: i64| ops.unset(&[shape[0], shape[1], width], format.convolution);
         let (qkv, both);
@@ -330,11 +324,6 @@ impl<O: TokenOps> Network<O> {
         })
     }
 
-    /// The blocks that a pass goes through.
-    pub fn blocks(&self) -> usize {
-        self.double_blocks.len() + self.single_blocks.len()
-    }
-
     /// Embeds the conditioning, for latents of `height` by `width` pixels of their own.
     ///
     /// # Errors
@@ -407,7 +396,7 @@ impl<O: TokenOps> Network<O> {
         ops.add_onto(&vector, &context.vector)?;
         let vector = ops.silu(vector)?;
         let tokens = part(ops, &joint, &image)?;
-        for block in 0..=self.blocks() {
+        for block in 0..=self.config.blocks() {
             if before_block(block, &tokens)? == Blocks::SkipRest {
                 break;
             }
@@ -421,7 +410,7 @@ impl<O: TokenOps> Network<O> {
         // The last layer has no gate.
         let modulation = self.last_modulation.forward(ops, &vector, Dtype::F32)?;
         let [shift, scale] = [0, 1].map(|index| ops.narrow(&modulation, 2, index * config.hidden, config.hidden));
-        let normed = modulated(ops, &tokens, &shift?, &scale?)?;
+        let normed = modulated(ops, &tokens, EPSILON, [&shift?, &scale?])?;
         drop(tokens);
         let velocity = self.last.forward(ops, &normed, Dtype::F32)?;
         drop(normed);

@@ -2,15 +2,12 @@
 
 use tilewright_sampling::{Shift, Times};
 
-use super::{
-    config::{Config, PATCH},
-    names,
-};
+use super::config::{Config, PATCH};
 use crate::{
     EncoderKind, Family,
     denoiser::{Architecture, Sign},
     published::{ComfyUi, Facts, Published, Start, Usual, Widths},
-    transformer::{Layout, Row},
+    transformer::Layout,
 };
 
 /// The guidance of the network that has it as an input (ComfyUI's `FluxGuidance`).
@@ -59,10 +56,6 @@ const DEV: Published = Published {
 };
 
 impl Architecture for Config {
-    fn rows(&self, layout: Layout) -> &'static [Row] {
-        names::rows(layout)
-    }
-
     fn model(&self) -> String {
         let kind =
             if self.guidance { "with guidance as an input (dev)" } else { "without guidance as an input (schnell)" };

@@ -2,17 +2,19 @@
 
 mod encoder;
 
+use std::sync::OnceLock;
+
 use serde::{Deserialize, Serialize};
 use tilewright_checkpoint::Error as FileError;
-use tilewright_kernels::Kernels;
-use tilewright_plan::Model;
+use tilewright_nn::{CausalOps, Meter, Scope};
 
-use super::decoder_network::DecoderNetwork;
+use super::{
+    decoder_network::DecoderNetwork,
+    metered::{self, Course, Extent},
+};
 use crate::{
-    Checkpoint, ComputeFormat, Error, Family, Identity, Kind, Result, config_json,
-    identify::family_of_scaling,
-    known::{Half, Known, Weights, check_channels},
-    metered::{list_weights, weight_bytes},
+    Checkpoint, DecoderConfig, Error, Family, HalfConfig, Identity, Kind, Pass, Result, Scaling, config_json,
+    known::{Half, Known, check_channels},
 };
 
 pub use encoder::{DownBlock, EncoderConfig};
@@ -72,12 +74,31 @@ struct ConfigFile {
 }
 
 impl Config {
-    /// Reads the architecture, and config.json beside the file if the layout is diffusers'.
-    ///
-    /// # Errors
-    /// A tensor that the architecture is read from is missing or has the wrong rank; the norm
-    /// groups don't divide the channels; config.json is broken or asks for an unsupported layer.
-    pub fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
+    fn check(&self, file: &Checkpoint) -> Result<()> {
+        let normed = std::iter::once(self.middle_channels).chain(self.up_blocks.iter().map(|block| block.channels));
+        let checked = sound(normed.collect(), [self.latent_channels, self.image_channels], self.norm_groups);
+        let checked = checked.and_then(|()| match self.image_channels {
+            1 | 3 | 4 => Ok(()),
+            channels => Err(format!("the decoder ends in {channels} channels: pictures have 1, 3 or 4")),
+        });
+        checked.map_err(|reason| Error::Unknown { path: file.path().to_owned(), reason })
+    }
+
+    /// Output pixels per latent pixel.
+    pub fn spatial_scale(&self) -> u32 {
+        1 << self.up_blocks.iter().filter(|block| block.upsamples).count().min(16)
+    }
+}
+
+impl HalfConfig for Config {
+    const HALF: Half = Half::Decoder;
+    const KIND: Kind = Kind::KlAutoencoder;
+
+    type Network<O: CausalOps> = DecoderNetwork<O>;
+    type Course = Course;
+    type Extent = Extent;
+
+    fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
         let names = Known::of(file, identity, Kind::KlAutoencoder)?;
         let middle = [
             "decoder.mid_block.resnets.0.norm1.weight",
@@ -104,7 +125,7 @@ impl Config {
             );
         }
         let written = config_file(file, identity)?;
-        let family = written.scaling_factor.and_then(family_of_scaling).unwrap_or(identity.family);
+        let family = written.scaling_factor.and_then(Family::with_scaling).unwrap_or(identity.family);
         let (scaling, shift) = match (written.scaling_factor, family.scaling()) {
             (Some(factor), _) => (Some(factor), written.shift_factor.unwrap_or(0.0)),
             (None, Some((factor, shift))) => (Some(factor), written.shift_factor.unwrap_or(shift)),
@@ -130,62 +151,46 @@ impl Config {
         Ok(config)
     }
 
-    fn check(&self, file: &Checkpoint) -> Result<()> {
-        let normed = std::iter::once(self.middle_channels).chain(self.up_blocks.iter().map(|block| block.channels));
-        let checked = sound(normed.collect(), [self.latent_channels, self.image_channels], self.norm_groups);
-        let checked = checked.and_then(|()| match self.image_channels {
-            1 | 3 | 4 => Ok(()),
-            channels => Err(format!("the decoder ends in {channels} channels: pictures have 1, 3 or 4")),
-        });
-        checked.map_err(|reason| Error::Unknown { path: file.path().to_owned(), reason })
+    fn scales(&self) -> [u32; 2] {
+        [self.spatial_scale(), 1]
     }
 
-    /// Output pixels per latent pixel.
-    pub fn spatial_scale(&self) -> u32 {
-        1 << self.up_blocks.iter().filter(|block| block.upsamples).count().min(16)
+    fn attention_width(&self) -> Option<usize> {
+        self.middle_attention.then_some(self.middle_channels)
     }
 
-    /// The description of the model that policies are given.
-    pub fn model(&self, file: &Checkpoint, identity: &Identity) -> Model {
-        Half::Decoder.model(file, identity, self.family, [self.spatial_scale(), 1])
+    fn build<O: CausalOps>(&self, scope: &Scope<'_, O>) -> Result<DecoderNetwork<O>> {
+        DecoderNetwork::build(scope, self)
     }
 
-    /// Tensors in the decoder's part of the file that the network has no place for; none if the
-    /// architecture can't be read.
-    pub fn left_over(file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        let weights = |config: Self| Ok(config.weights(file, identity)?.left_over());
-        Self::read(file, identity).and_then(weights).unwrap_or_default()
+    fn course(&self) -> Result<Course> {
+        Ok(Course { shares: metered::decoder_shares(self)?, kept: metered::held_pictures(self)? })
     }
 
-    /// Bytes of the weights, as they are laid out in a format with the kernels of a device.
-    ///
-    /// # Errors
-    /// The architecture's widths don't go together.
-    pub fn weight_bytes(&self, format: ComputeFormat, kernels: &Kernels) -> Result<u64> {
-        weight_bytes(format, kernels, |scope| DecoderNetwork::build(scope, self))
+    fn pass(
+        &self,
+        network: &DecoderNetwork<Meter>,
+        meter: &Meter,
+        extent: &Extent,
+        course: &OnceLock<Course>,
+    ) -> Result<Pass> {
+        metered::decode(self, network, meter, extent, course)
+    }
+}
+
+impl DecoderConfig for Config {
+    type Encoder = EncoderConfig;
+
+    fn family(&self) -> Family {
+        self.family
     }
 
-    /// The decoder's part of a file, beside the weights that the network needs.
-    ///
-    /// # Errors
-    /// The file is no KL autoencoder.
-    pub(crate) fn weights<'a>(&self, file: &'a Checkpoint, identity: &'a Identity) -> Result<Weights<'a>> {
-        let (_, needed) = list_weights(|scope| DecoderNetwork::build(scope, self))?;
-        Ok(Weights::new(Known::of(file, identity, Kind::KlAutoencoder)?, Half::Decoder, needed))
+    fn latent_channels(&self) -> usize {
+        self.latent_channels
     }
 
-    /// Checks, before anything is decided or loaded, that the weights can be loaded.
-    ///
-    /// # Errors
-    /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as
-    /// FP8.
-    pub fn check_weights(&self, file: &Checkpoint, identity: &Identity) -> Result<()> {
-        self.weights(file, identity)?.check()
-    }
-
-    /// The tensors that are missing or misshapen, a line each.
-    pub fn problems(&self, file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        self.weights(file, identity).map(|weights| weights.problems()).unwrap_or_default()
+    fn scaling(&self) -> Option<Scaling> {
+        self.scaling.map(|factor| Scaling::Factor { factor, shift: self.shift })
     }
 }
 

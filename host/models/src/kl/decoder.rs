@@ -1,56 +1,14 @@
 //! The decoder: latent in, picture out.
 
 use tch::Tensor;
-use tilewright_nn::{Ops, Scope, Torch};
 
-use super::{Config, decoder_network::DecoderNetwork, metered};
-use crate::{Checkpoint, ComputeFormat, Destination, Identity, Result, progress::Progress};
+use super::Config;
+use crate::{Loaded, Result, progress::Progress};
 
 /// A KL autoencoder's decoder, loaded for one type and memory order on one device.
-#[derive(Debug)]
-pub struct Decoder {
-    config: Config,
-    ops: Torch,
-    network: DecoderNetwork<Torch>,
-    /// Each layer's share of the work.
-    shares: Vec<f64>,
-    /// The upsamplings that hold their pictures in bands.
-    kept: Vec<bool>,
-}
+pub type Decoder = Loaded<Config>;
 
 impl Decoder {
-    /// Loads the weights, each copied once from the mapped file.
-    ///
-    /// # Errors
-    /// A tensor that is missing, misshapen, left over or of a type that can't be read, by name;
-    /// libtorch's failures, out of memory included; what a listener to the load returns.
-    pub fn load<'d>(
-        file: &Checkpoint,
-        identity: &Identity,
-        config: &Config,
-        format: ComputeFormat,
-        destination: impl Into<Destination<'d>>,
-    ) -> Result<Self> {
-        let destination = destination.into();
-        let weights = config.weights(file, identity)?;
-        weights.check()?;
-        let ops =
-            Torch::new(format, destination.device(), config.middle_attention.then_some(config.middle_channels as i64));
-        let network = DecoderNetwork::build(&Scope::new(&weights.on(destination), &ops), config)?;
-        let (shares, kept) = (metered::decoder_shares(config)?, metered::held_pictures(config)?);
-        Ok(Self { config: config.clone(), ops, network, shares, kept })
-    }
-
-    /// The types and memory order that it was loaded for.
-    pub fn format(&self) -> ComputeFormat {
-        self.ops.format()
-    }
-
-    /// The architecture.
-    pub fn config(&self) -> &Config {
-        &self.config
-    }
-
     /// Decodes latents [N, C, h, w] in the autoencoder's own space to pictures [N, 3, h·s, w·s] in
     /// about −1…1, unclamped, f32.
     ///
@@ -67,8 +25,8 @@ impl Decoder {
         band: Option<u32>,
         step: &mut dyn FnMut(f64) -> Result<()>,
     ) -> Result<Tensor> {
-        let mut progress = Progress::new(&self.shares, step);
+        let mut progress = Progress::new(&self.course.shares, step);
         let mut track = |step| progress.track(step);
-        self.network.forward(&self.ops, latents.shallow_clone(), band, &self.kept, &mut track)
+        self.network.forward(&self.ops, latents.shallow_clone(), band, &self.course.kept, &mut track)
     }
 }

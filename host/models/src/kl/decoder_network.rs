@@ -24,7 +24,7 @@ struct Up<O: Ops> {
 
 /// The decoder's layers, over any operations.
 #[derive(Debug)]
-pub(super) struct DecoderNetwork<O: Ops> {
+pub struct DecoderNetwork<O: Ops> {
     post_quant: Option<Conv<O>>,
     conv_in: Conv<O>,
     middle: Middle<O>,
@@ -37,7 +37,7 @@ pub(super) struct DecoderNetwork<O: Ops> {
 
 impl<O: Ops> DecoderNetwork<O> {
     /// Asks for each weight by diffusers' name.
-    pub fn build(root: &Scope<'_, O>, config: &Config) -> Result<Self> {
+    pub(super) fn build(root: &Scope<'_, O>, config: &Config) -> Result<Self> {
         let (scope, groups) = (root.at("decoder"), config.norm_groups as i64);
         let (latent, middle) = (config.latent_channels as i64, config.middle_channels as i64);
         let post_quant = config.post_quant.then(|| Conv::build(&root.at("post_quant_conv"), latent, latent, 1));
@@ -70,7 +70,7 @@ impl<O: Ops> DecoderNetwork<O> {
 
     /// Decodes latents to pictures in f32. In bands, the upsamplings for which `kept` says so hold
     /// their pictures.
-    pub fn forward(
+    pub(super) fn forward(
         &self,
         ops: &O,
         latents: O::Tensor,

@@ -1,53 +1,14 @@
 //! The encoder: picture in, latent out.
 
 use tch::Tensor;
-use tilewright_nn::{Ops, Scope, Torch};
 
-use super::{EncoderConfig, encoder_network::EncoderNetwork, metered};
-use crate::{Checkpoint, ComputeFormat, Destination, Error, Identity, Result, progress::Progress};
+use super::EncoderConfig;
+use crate::{Error, Loaded, Result, progress::Progress};
 
 /// A KL autoencoder's encoder, loaded for one type and memory order on one device.
-#[derive(Debug)]
-pub struct Encoder {
-    config: EncoderConfig,
-    ops: Torch,
-    network: EncoderNetwork<Torch>,
-    /// Each layer's share of the work.
-    shares: Vec<f64>,
-}
+pub type Encoder = Loaded<EncoderConfig>;
 
 impl Encoder {
-    /// Loads the weights, each copied once from the mapped file.
-    ///
-    /// # Errors
-    /// A tensor that is missing, misshapen, left over or of a type that can't be read, by name;
-    /// libtorch's failures, out of memory included; what a listener to the load returns.
-    pub fn load<'d>(
-        file: &Checkpoint,
-        identity: &Identity,
-        config: &EncoderConfig,
-        format: ComputeFormat,
-        destination: impl Into<Destination<'d>>,
-    ) -> Result<Self> {
-        let destination = destination.into();
-        let weights = config.weights(file, identity)?;
-        weights.check()?;
-        let ops =
-            Torch::new(format, destination.device(), config.middle_attention.then_some(config.middle_channels as i64));
-        let network = EncoderNetwork::build(&Scope::new(&weights.on(destination), &ops), config)?;
-        Ok(Self { shares: metered::encoder_shares(config)?, config: config.clone(), ops, network })
-    }
-
-    /// The types and memory order that it was loaded for.
-    pub fn format(&self) -> ComputeFormat {
-        self.ops.format()
-    }
-
-    /// The architecture.
-    pub fn config(&self) -> &EncoderConfig {
-        &self.config
-    }
-
     /// Encodes pictures [N, 3, H, W] in −1…1 to the means of their latents [N, C, H/s, W/s] in the
     /// autoencoder's own space, f32: the result of diffusers' `encode(…).latent_dist.mode()`.
     /// `step` is called with the share of the work that is done, after each layer; an error from it
@@ -58,7 +19,7 @@ impl Encoder {
     /// libtorch's failures, out of memory included, and the error that `step` returns.
     pub fn forward(&self, pictures: &Tensor, step: &mut dyn FnMut(f64) -> Result<()>) -> Result<Tensor> {
         self.config.check(pictures)?;
-        let mut progress = Progress::new(&self.shares, step);
+        let mut progress = Progress::new(&self.course, step);
         let mut track = |step| progress.track(step);
         self.network.forward(&self.ops, pictures.shallow_clone(), &mut track)
     }

@@ -24,7 +24,7 @@ struct Down<O: Ops> {
 
 /// The encoder's layers, over any operations.
 #[derive(Debug)]
-pub(super) struct EncoderNetwork<O: Ops> {
+pub struct EncoderNetwork<O: Ops> {
     conv_in: Conv<O>,
     downs: Vec<Down<O>>,
     middle: Middle<O>,
@@ -36,7 +36,7 @@ pub(super) struct EncoderNetwork<O: Ops> {
 
 impl<O: Ops> EncoderNetwork<O> {
     /// Asks for each weight by diffusers' name.
-    pub fn build(root: &Scope<'_, O>, config: &EncoderConfig) -> Result<Self> {
+    pub(super) fn build(root: &Scope<'_, O>, config: &EncoderConfig) -> Result<Self> {
         let (scope, groups) = (root.at("encoder"), config.norm_groups as i64);
         let (first, middle) = (config.first_channels as i64, config.middle_channels as i64);
         let latent_channels = config.latent_channels as i64;
@@ -68,7 +68,7 @@ impl<O: Ops> EncoderNetwork<O> {
     }
 
     /// Encodes pictures to the means of their latents in f32.
-    pub fn forward(&self, ops: &O, pictures: O::Tensor, track: &mut Track<'_>) -> Result<O::Tensor> {
+    pub(super) fn forward(&self, ops: &O, pictures: O::Tensor, track: &mut Track<'_>) -> Result<O::Tensor> {
         let hidden = prepare(ops, pictures)?;
         let mut moments = match self.conv_in.is_filtered() {
             true => self.forward_fused(ops, hidden, track)?,

@@ -1,15 +1,13 @@
-//! Passes on a meter: the bytes that they hold, and the time that they take on a measured device.
+//! Passes on a meter: the bytes that they hold, and the time that they take.
 
 use std::sync::OnceLock;
 
-use tilewright_kernels::{Kernels, Measured};
-use tilewright_nn::{ComputeFormat, Costs, Meter, MeterTensor, Ops, PlanFormat};
+use tilewright_nn::{Costs, Meter, MeterTensor, Ops};
 use tilewright_plan::Dtype;
 
 use super::{Config, EncoderConfig, decoder_network::DecoderNetwork, encoder_network::EncoderNetwork};
 use crate::{
-    Result,
-    metered::{self, Built, Remembered},
+    HalfConfig, Pass, Result, metered,
     progress::{Step, Track},
 };
 
@@ -29,152 +27,45 @@ pub struct Extent {
     pub band: Option<u32>,
 }
 
-/// The cost of a pass.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pass {
-    /// The most bytes held at once, output included, input and weights aside.
-    pub peak_bytes: u64,
-    /// The time that it takes.
-    pub seconds: f64,
+/// A decode on a meter.
+pub(super) fn decode(
+    config: &Config,
+    network: &DecoderNetwork<Meter>,
+    meter: &Meter,
+    extent: &Extent,
+    course: &OnceLock<Course>,
+) -> Result<Pass> {
+    pass(meter, extent, config.latent_channels, config.spatial_scale(), |latents| {
+        let kept = &course.get_or_init(|| config.course().unwrap_or_default()).kept;
+        network.forward(meter, latents, extent.band, kept, &mut |_| Ok(()))
+    })
 }
 
-impl Pass {
-    /// More than there is of anything.
-    const ENDLESS: Self = Self { peak_bytes: u64::MAX / 4, seconds: f64::INFINITY };
+/// An encode on a meter.
+pub(super) fn encode(
+    config: &EncoderConfig,
+    network: &EncoderNetwork<Meter>,
+    meter: &Meter,
+    extent: &Extent,
+) -> Result<Pass> {
+    pass(meter, extent, config.image_channels, 1, |pictures| network.forward(meter, pictures, &mut |_| Ok(())))
 }
 
-/// A network that can be metered, and the formats that a device was measured in.
-#[derive(Debug)]
-pub struct Metered {
-    architecture: Architecture,
-    /// The upsamplings that hold their pictures in bands.
-    kept: OnceLock<Vec<bool>>,
-    formats: Vec<Format>,
-    /// By the format's place in the list.
-    passes: Remembered<(usize, Extent), Pass>,
-}
-
-#[derive(Debug)]
-enum Architecture {
-    Decoder(Config),
-    Encoder(EncoderConfig),
-}
-
-/// A format on a meter.
-#[derive(Debug)]
-struct Format {
-    format: PlanFormat,
-    compute: ComputeFormat,
-    costs: Costs,
-    /// Built when it is first asked for.
-    network: OnceLock<Option<Built<Network>>>,
-}
-
-#[derive(Debug)]
-enum Network {
-    Decoder(DecoderNetwork<Meter>),
-    Encoder(EncoderNetwork<Meter>),
-}
-
-impl Config {
-    /// Decodes on a device that was measured.
-    pub fn meter(&self, measured: &Measured, kernels: &Kernels) -> Metered {
-        Metered::new(Architecture::Decoder(self.clone()), measured, kernels)
+/// A pass of an input that has these channels, and a pixel for `scale` pixels of the picture.
+fn pass(
+    meter: &Meter,
+    extent: &Extent,
+    channels: usize,
+    scale: u32,
+    forward: impl FnOnce(MeterTensor) -> Result<MeterTensor>,
+) -> Result<Pass> {
+    if f64::from(extent.batch) * f64::from(extent.height) * f64::from(extent.width) > MOST_PIXELS {
+        return Ok(Pass::ENDLESS);
     }
-}
-
-impl EncoderConfig {
-    /// Encodes on a device that was measured.
-    pub fn meter(&self, measured: &Measured, kernels: &Kernels) -> Metered {
-        Metered::new(Architecture::Encoder(self.clone()), measured, kernels)
-    }
-}
-
-impl Metered {
-    fn new(architecture: Architecture, measured: &Measured, kernels: &Kernels) -> Self {
-        let mut formats = Vec::new();
-        for speed in &measured.speeds {
-            for format in PlanFormat::all(speed.dtype, speed.layout, kernels) {
-                let Ok(compute) = format.compute() else { continue };
-                let costs = Costs::new(speed, measured, kernels);
-                formats.push(Format { format, compute, costs, network: OnceLock::new() });
-            }
-        }
-        Self { architecture, kept: OnceLock::new(), formats, passes: Remembered::default() }
-    }
-
-    /// The formats that passes can run in.
-    pub fn formats(&self) -> impl Iterator<Item = PlanFormat> {
-        self.formats.iter().map(|format| format.format)
-    }
-
-    /// The cost of a pass; none if the device was not measured in the format. The cost of an equal
-    /// pass is remembered.
-    pub fn pass(&self, format: PlanFormat, extent: &Extent) -> Option<Pass> {
-        let place = self.formats.iter().position(|known| known.format == format)?;
-        self.passes.get(&(place, *extent), || self.meter(&self.formats[place], extent).ok_or(())).ok()
-    }
-
-    /// Bytes of the weights as they are laid out; none if the device was not measured in the
-    /// format.
-    pub fn weight_bytes(&self, format: PlanFormat) -> Option<u64> {
-        let format = self.formats.iter().find(|known| known.format == format)?;
-        Some(format.built(&self.architecture, &Meter::new(format.compute, format.costs))?.weight_bytes)
-    }
-
-    fn meter(&self, format: &Format, extent: &Extent) -> Option<Pass> {
-        let meter = Meter::new(format.compute, format.costs);
-        let network = &format.built(&self.architecture, &meter)?.network;
-        if f64::from(extent.batch) * f64::from(extent.height) * f64::from(extent.width) > MOST_PIXELS {
-            return Some(Pass::ENDLESS);
-        }
-        let input = input(&meter, self.architecture.input(extent)).ok()?;
-        let mut track = |_| Ok(());
-        let output = match network {
-            Network::Decoder(network) => {
-                let kept = self.kept.get_or_init(|| self.architecture.held_pictures().unwrap_or_default());
-                network.forward(&meter, input, extent.band, kept, &mut track)
-            }
-            Network::Encoder(network) => network.forward(&meter, input, &mut track),
-        };
-        drop(output.ok()?);
-        Some(Pass { peak_bytes: meter.peak_bytes(), seconds: meter.seconds() })
-    }
-}
-
-impl Format {
-    /// The network, built on a meter that has built none before.
-    fn built(&self, architecture: &Architecture, meter: &Meter) -> Option<&Built<Network>> {
-        self.network.get_or_init(|| architecture.build(meter).ok()).as_ref()
-    }
-}
-
-impl Architecture {
-    fn build(&self, meter: &Meter) -> Result<Built<Network>> {
-        metered::build(meter, |scope| {
-            Ok(match self {
-                Architecture::Decoder(config) => Network::Decoder(DecoderNetwork::build(scope, config)?),
-                Architecture::Encoder(config) => Network::Encoder(EncoderNetwork::build(scope, config)?),
-            })
-        })
-    }
-
-    fn held_pictures(&self) -> Result<Vec<bool>> {
-        match self {
-            Architecture::Decoder(config) => held_pictures(config),
-            Architecture::Encoder(_) => Ok(Vec::new()),
-        }
-    }
-
-    /// The extents of the input.
-    fn input(&self, extent: &Extent) -> [i64; 4] {
-        let (channels, scale) = match self {
-            Architecture::Decoder(config) => (config.latent_channels, config.spatial_scale()),
-            Architecture::Encoder(config) => (config.image_channels, 1),
-        };
-        let along = |pixels: u32| i64::from(pixels.div_ceil(scale));
-        [i64::from(extent.batch), channels as i64, along(extent.height), along(extent.width)]
-    }
+    let along = |pixels: u32| i64::from(pixels.div_ceil(scale));
+    let shape = [i64::from(extent.batch), channels as i64, along(extent.height), along(extent.width)];
+    drop(forward(input(meter, shape)?)?);
+    Ok(Pass { peak_bytes: meter.peak_bytes(), state_bytes: 0, seconds: meter.seconds() })
 }
 
 /// A contiguous input in f32 whose bytes are not counted.
@@ -197,6 +88,15 @@ fn shares(meter: &Meter, forward: impl FnOnce(&mut Track<'_>) -> Result<MeterTen
     };
     drop(forward(&mut track)?);
     Ok(metered::shares(&ends))
+}
+
+/// The facts that a decode needs of its architecture.
+#[derive(Clone, Debug, Default)]
+pub struct Course {
+    /// Each layer's share of the work, in the order that they run; they add up to 1.
+    pub shares: Vec<f64>,
+    /// The upsamplings that hold their pictures in bands.
+    pub kept: Vec<bool>,
 }
 
 /// The share of a decode's work that each layer is, in the order that they run; adds up to 1.
@@ -251,11 +151,12 @@ pub(super) fn held_pictures(config: &Config) -> Result<Vec<bool>> {
 
 #[cfg(test)]
 mod tests {
-    use tilewright_kernels::{Rate, Scratch, Speed};
+    use tilewright_kernels::{Kernels, Measured, Rate, Scratch, Speed};
+    use tilewright_nn::PlanFormat;
     use tilewright_plan::{Backend, Layout, Precision};
 
     use super::*;
-    use crate::{Family, kl::config::UpBlock};
+    use crate::{Family, Metered, kl::config::UpBlock};
 
     fn config(latent_channels: usize, widths: &[usize], layers: usize) -> Config {
         let last = widths.len() - 1;
@@ -317,7 +218,7 @@ mod tests {
     #[test]
     fn bands_hold_less_and_take_longer() {
         let config = config(4, &[64, 64, 32], 2);
-        let metered = config.meter(&measured(), &Kernels::default());
+        let metered = Metered::new(&config, &measured(), &Kernels::default());
         let format = |layout| PlanFormat { precision: Precision::Uniform(Dtype::F32), layout, is_direct: false };
         let first = format(Layout::ChannelsFirst);
         let pass = |band| {
@@ -327,11 +228,11 @@ mod tests {
         let (whole, banded) = (pass(None), pass(Some(64)));
         assert!(banded.peak_bytes < whole.peak_bytes && banded.seconds > whole.seconds, "{banded:?} {whole:?}");
         assert_eq!(pass(Some(64)), banded);
-        assert_eq!(metered.passes.count(), 2, "equal passes are metered once");
+        assert_eq!(metered.count(), 2, "equal passes are metered once");
         let extent = Extent { batch: 1, height: 512, width: 512, band: None };
-        assert_eq!(metered.pass(format(Layout::ChannelsLast), &extent), None);
+        assert!(metered.pass(format(Layout::ChannelsLast), &extent).is_err());
         let endless = Extent { batch: u32::MAX, height: u32::MAX, width: u32::MAX, band: Some(8) };
-        assert_eq!(metered.pass(first, &endless), Some(Pass::ENDLESS));
+        assert_eq!(metered.pass(first, &endless), Ok(Pass::ENDLESS));
     }
 
     #[test]

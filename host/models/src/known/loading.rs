@@ -1,6 +1,6 @@
 //! Weights of an autoencoder, loaded to a device.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 
 use tch::{Device, Tensor};
 use tilewright_nn::{Needed, Source, Torch};
@@ -12,10 +12,10 @@ use crate::{Error, Result};
 
 impl<'a> Weights<'a> {
     /// The weights as a network on a device asks for them.
-    pub fn on<'s>(&self, Destination { device, step }: Destination<'s>) -> OnDevice<'_, 'a, 's> {
+    pub(crate) fn on<'s>(&self, Destination { device, step }: Destination<'s>) -> OnDevice<'_, 'a, 's> {
         let stored = self.needed.iter().filter_map(|needed| self.known.names.get(&needed.name));
-        let all_bytes = stored.filter_map(|name| self.known.file.bytes(name)).map(<[u8]>::len).sum();
-        OnDevice { known: &self.known, device, step: RefCell::new(step), all_bytes, done_bytes: Cell::new(0) }
+        let all = stored.filter_map(|name| self.known.file.bytes(name)).map(|bytes| bytes.len() as u64).sum();
+        OnDevice { known: &self.known, device, progress: RefCell::new(LoadProgress { done: 0, all, step }) }
     }
 }
 
@@ -43,24 +43,28 @@ impl From<Device> for Destination<'_> {
     }
 }
 
+/// The bytes of a load that are done, all of its bytes, and its listener.
+pub(crate) struct LoadProgress<'s> {
+    pub done: u64,
+    pub all: u64,
+    pub step: Option<LoadStep<'s>>,
+}
+
+impl LoadProgress<'_> {
+    /// Reports the share that is done, before a weight of these bytes is loaded.
+    pub fn step(&mut self, bytes: u64) -> Result<()> {
+        let share = (self.done as f64 / self.all.max(1) as f64).min(1.0);
+        self.done += bytes;
+        self.step.as_mut().map_or(Ok(()), |step| step(share))
+    }
+}
+
 /// Weights of a file, each copied to a device when it is asked for.
 pub(crate) struct OnDevice<'w, 'a, 's> {
     known: &'w Known<'a>,
     device: Device,
     // A source is shared between layers.
-    step: RefCell<Option<LoadStep<'s>>>,
-    /// Stored bytes of all weights.
-    all_bytes: usize,
-    /// Stored bytes of those that were asked for.
-    done_bytes: Cell<usize>,
-}
-
-impl OnDevice<'_, '_, '_> {
-    fn step(&self, bytes: usize) -> Result<()> {
-        let done = self.done_bytes.replace(self.done_bytes.get() + bytes);
-        let share = (done as f64 / self.all_bytes.max(1) as f64).min(1.0);
-        self.step.borrow_mut().as_mut().map_or(Ok(()), |step| step(share))
-    }
+    progress: RefCell<LoadProgress<'s>>,
 }
 
 impl Source<Torch> for OnDevice<'_, '_, '_> {
@@ -68,7 +72,7 @@ impl Source<Torch> for OnDevice<'_, '_, '_> {
         let extents = |shape: &&[i64]| shape.iter().map(|&extent| extent as usize).collect();
         let needed = Needed { name: name.to_owned(), shapes: shapes.iter().map(extents).collect() };
         let (name, found) = self.known.locate(&needed)?;
-        self.step(self.known.file.bytes(name).map_or(0, <[u8]>::len))?;
+        self.progress.borrow_mut().step(self.known.file.bytes(name).map_or(0, |bytes| bytes.len() as u64))?;
         let tensor = self.known.file.load(name, found, kind(dtype)?, self.device).map_err(Error::from)?;
         Ok(if found == needed.shapes[0] { tensor } else { tensor.f_reshape(shapes[0])? })
     }

@@ -6,7 +6,7 @@ use tch::{Device, Kind, Tensor};
 use tilewright_torch::{non_finite, scalar};
 
 use super::{COMFYUI_LEGACY, Extents, Form, LatentFile, Origin, Scaling};
-use crate::{Error, Result, kl, wan_vae};
+use crate::{DecoderConfig, Error, Result};
 
 impl Scaling {
     /// A latent of the autoencoder's own space as the model has it: (z − shift) · factor, or (z −
@@ -116,20 +116,13 @@ impl Latent {
         }
     }
 
-    /// Checks that a decoder of pictures can take it.
+    /// Checks that a decoder can take it.
     ///
     /// # Errors
-    /// The channels differ, it is a clip, or the picture would be absurdly large.
-    pub fn check_kl(&self, config: &kl::Config) -> Result<()> {
-        self.form().check_kl(config)
-    }
-
-    /// Checks that a decoder of clips can take it.
-    ///
-    /// # Errors
-    /// The channels differ, or the clip would be absurdly large or long.
-    pub fn check_wan(&self, config: &wan_vae::Config) -> Result<()> {
-        self.form().check_wan(config)
+    /// The channels differ, it is a clip and the decoder is one of pictures, or the pictures or the
+    /// clip would be absurdly large or long.
+    pub fn check(&self, config: &impl DecoderConfig) -> Result<()> {
+        self.form().check(config)
     }
 
     /// Undoes a model's scaling (diffusers' `AutoencoderKL` and `AutoencoderKLWan` pipelines).

@@ -1,13 +1,12 @@
 //! A T5 encoder's architecture, read off the shapes of its weights.
 
 use serde::{Deserialize, Serialize};
-use tilewright_checkpoint::Error as FileError;
 use tilewright_nn::Needed;
 
-use super::{Network, names::block_start};
+use super::names::block_start;
 use crate::{
-    Error, Result, config_json,
-    network_file::{NetworkConfig, needed_by},
+    Result, config_json,
+    network_file::{NetworkConfig, table},
     transformer::TransformerFile,
 };
 
@@ -57,21 +56,14 @@ impl Config {
     /// A tensor that the architecture is read from is missing, or the shapes are of no such
     /// network.
     pub(crate) fn read(file: &TransformerFile, _is_vision: bool) -> Result<Self> {
-        let extent = |name: &str, axis| file.extent(name, axis).map(|extent| extent as i64);
-        let refused = |reason: String| {
-            Error::File(FileError::Format {
-                path: file.file().path().to_owned(),
-                reason: format!("no T5 encoder of version 1.1: {reason}"),
-            })
-        };
-        let written: ConfigFile =
-            config_json::beside(file.file(), &[])?.map(|(_, written)| written).unwrap_or_default();
+        let refused = |reason| file.refuse("T5 encoder of version 1.1", reason);
+        let written: ConfigFile = config_json::beside(file.file(), &[])?;
         if let Some(other) = written.feed_forward_proj.filter(|written| written != "gated-gelu") {
             return Err(refused(format!("feed_forward_proj is {other}: gated-gelu is known")));
         }
         let (attention, heads) =
-            (extent("blocks.0.attention.out.weight", 1)?, extent("blocks.0.attention.distances.weight", 1)?);
-        let distances = extent("blocks.0.attention.distances.weight", 0)?;
+            (file.extent("blocks.0.attention.out.weight", 1)?, file.extent("blocks.0.attention.distances.weight", 1)?);
+        let distances = file.extent("blocks.0.attention.distances.weight", 0)?;
         let farthest = written.relative_attention_max_distance.unwrap_or(FARTHEST);
         let epsilon = written.layer_norm_epsilon.unwrap_or(EPSILON);
         if attention % heads != 0 {
@@ -84,12 +76,12 @@ impl Config {
             return Err(refused(format!("layer_norm_epsilon is {epsilon}")));
         }
         Ok(Self {
-            hidden: extent("tokens.weight", 1)?,
+            hidden: file.extent("tokens.weight", 1)?,
             heads,
             attention,
             blocks: file.blocks(block_start(file.layout))?,
-            feed_forward: extent("blocks.0.feed_forward.narrow.weight", 1)?,
-            vocabulary: extent("tokens.weight", 0)?,
+            feed_forward: file.extent("blocks.0.feed_forward.narrow.weight", 1)?,
+            vocabulary: file.extent("tokens.weight", 0)?,
             distances,
             farthest,
             own_distances: file.shape("blocks.1.attention.distances.weight").is_some(),
@@ -114,15 +106,8 @@ impl Config {
 }
 
 impl NetworkConfig for Config {
-    fn needed(&self) -> Result<Vec<Needed>> {
-        let mut needed = needed_by(|scope| Network::build(self, scope))?;
-        let shapes = vec![vec![self.vocabulary as usize, self.hidden as usize]];
-        needed.push(Needed { name: "tokens.weight".into(), shapes });
-        Ok(needed)
-    }
-
-    fn tables(&self) -> &'static [&'static str] {
-        &["tokens.weight"]
+    fn tables(&self) -> Vec<Needed> {
+        vec![table("tokens.weight", &[self.vocabulary, self.hidden])]
     }
 
     fn head_width(&self) -> i64 {

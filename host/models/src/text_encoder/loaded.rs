@@ -1,12 +1,12 @@
 //! A text encoder with its weights on a device, and the tables that its input is made of.
 
-use tch::{Device, Tensor};
-use tilewright_nn::{ComputeFormat, Ops, TokenOps, Torch};
+use tch::Tensor;
+use tilewright_nn::{Ops, TokenOps};
 use tilewright_plan::Dtype;
 use tilewright_torch::packed;
 
-use super::{EncoderFile, EncoderNetwork, EncoderStates};
-use crate::{Error, LoadStep, Result, clip, transformer::Residency};
+use super::{EncoderConfig, EncoderFile, EncoderStates};
+use crate::{Error, Result, clip, network_file::LoadedNetwork};
 
 impl EncoderFile {
     /// The vectors of tokens of the vocabulary, [tokens, width] in f32: rows of a table that stays
@@ -61,30 +61,10 @@ impl EncoderFile {
         let weight = if is_transposed { weight } else { weight.f_transpose(0, 1)? };
         Ok(Some(pooled.f_matmul(&weight)?))
     }
-
-    /// Loads the network. `step` is called before each weight, with the share of the load that is
-    /// done.
-    ///
-    /// # Errors
-    /// libtorch's failures, out of memory included; an error of `step`, which ends the load.
-    pub fn load(
-        &self,
-        format: ComputeFormat,
-        device: Device,
-        residency: Residency,
-        step: LoadStep<'_>,
-    ) -> Result<LoadedEncoder> {
-        let (network, ops, _) = self.load_network((format, device, residency), step, EncoderNetwork::build)?;
-        Ok(LoadedEncoder { ops, network })
-    }
 }
 
-/// A text encoder on a device.
-#[derive(Debug)]
-pub struct LoadedEncoder {
-    ops: Torch,
-    network: EncoderNetwork<Torch>,
-}
+/// A text encoder with its weights on a device.
+pub type LoadedEncoder = LoadedNetwork<EncoderConfig>;
 
 impl LoadedEncoder {
     /// The states of embedded texts [N, tokens, width], with positions. `left_out` blocks of an

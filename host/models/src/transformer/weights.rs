@@ -54,12 +54,18 @@ pub struct TransformerFile {
     pub layout: Layout,
     /// The prefix of every name.
     pub prefix: String,
-    rows: &'static [Row],
+    /// The table of names of a layout.
+    rows: fn(Layout) -> &'static [Row],
     changes: Changes,
 }
 
 impl TransformerFile {
-    pub(crate) fn new(file: impl Into<Arc<Checkpoint>>, layout: Layout, prefix: String, rows: &'static [Row]) -> Self {
+    pub(crate) fn new(
+        file: impl Into<Arc<Checkpoint>>,
+        layout: Layout,
+        prefix: String,
+        rows: fn(Layout) -> &'static [Row],
+    ) -> Self {
         Self { file: file.into(), layout, prefix, rows, changes: Changes::default() }
     }
 
@@ -92,12 +98,13 @@ impl TransformerFile {
         Self::new(self.file.clone(), self.layout, self.prefix.clone(), self.rows)
     }
 
-    /// Adds a LoRA's changes, whose layers may be called by the names of any of `layouts`.
+    /// Adds a LoRA's changes, whose layers may be called by the names of any layout.
     ///
     /// # Errors
     /// As [`Changes::add`].
-    pub(crate) fn add(&mut self, lora: Lora, layouts: &[&[Row]], needed: &[Needed]) -> Result<LoraFit> {
-        self.changes.add(lora, layouts, needed)
+    pub(crate) fn add(&mut self, lora: Lora, needed: &[Needed]) -> Result<LoraFit> {
+        let layouts = [Layout::Original, Layout::ComfyUi, Layout::Diffusers];
+        self.changes.add(lora, &layouts.map(self.rows), needed)
     }
 
     /// The changes that LoRAs make.
@@ -107,7 +114,7 @@ impl TransformerFile {
 
     /// The file's tensors that a weight is made of.
     pub(crate) fn parts(&self, name: &str) -> (Vec<String>, Join) {
-        let (parts, join) = names::parts(self.rows, name);
+        let (parts, join) = names::parts((self.rows)(self.layout), name);
         (parts.into_iter().map(|part| format!("{}{part}", self.prefix)).collect(), join)
     }
 
@@ -127,15 +134,20 @@ impl TransformerFile {
     ///
     /// # Errors
     /// The weight is missing, or no network is so wide.
-    pub(crate) fn extent(&self, name: &str, axis: usize) -> Result<usize> {
+    pub(crate) fn extent(&self, name: &str, axis: usize) -> Result<i64> {
         let extent = self.shape(name).and_then(|shape| shape.get(axis).copied());
         let extent = extent.ok_or_else(|| self.missing(name, &[]))?;
         if (1..=MOST_WIDTH).contains(&extent) {
-            return Ok(extent);
+            return Ok(extent as i64);
         }
         let name = self.parts(name).0.into_iter().next().unwrap_or_default();
         let reason = format!("tensor {name} is {extent} wide: 1 to {MOST_WIDTH} were expected");
         Err(Error::Unknown { path: self.file.path().to_owned(), reason })
+    }
+
+    /// The error of a file whose tensors are no network of the kind that its names show.
+    pub(crate) fn refuse(&self, kind: &str, reason: String) -> Error {
+        Error::File(FileError::Format { path: self.file.path().to_owned(), reason: format!("no {kind}: {reason}") })
     }
 
     fn missing(&self, name: &str, expected: &[usize]) -> Error {
@@ -284,12 +296,7 @@ impl TransformerFile {
             Some(stored) if Packed::expands_alone(stored) => {
                 self.file.packed_vector(part).map(drop).map_err(Error::from)
             }
-            stored => Err(FileError::Stored {
-                path: self.file.path().to_owned(),
-                name: part.to_owned(),
-                found: stored.map_or_else(String::new, |stored| stored.to_string()),
-            }
-            .into()),
+            _ => Err(Error::stored(&self.file, part)),
         }
     }
 }

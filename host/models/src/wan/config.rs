@@ -1,13 +1,10 @@
 //! WAN's architecture, read off the shapes of its weights.
 
 use serde::{Deserialize, Serialize};
-use tilewright_checkpoint::Error as FileError;
-use tilewright_nn::Needed;
 
-use super::Network;
 use crate::{
-    Error, Result, config_json,
-    network_file::{NetworkConfig, needed_by},
+    Result, config_json,
+    network_file::NetworkConfig,
     transformer::{MOST_WIDTH, TransformerFile},
 };
 
@@ -54,15 +51,9 @@ impl Config {
     /// A tensor that the architecture is read from is missing, or the shapes are of no such
     /// network.
     pub fn read(file: &TransformerFile) -> Result<Self> {
-        let extent = |name: &str, axis| file.extent(name, axis).map(|extent| extent as i64);
-        let refused = |reason: String| {
-            let path = file.file().path().to_owned();
-            Error::File(FileError::Format { path, reason: format!("no WAN transformer: {reason}") })
-        };
-        let hidden = extent("patch_embedding.weight", 0)?;
-        let classes = ["WanTransformer3DModel", "WanModel"];
-        let written: Option<(_, ConfigFile)> = config_json::beside(file.file(), &classes)?;
-        let written = written.map(|(_, written)| written).unwrap_or_default();
+        let refused = |reason| file.refuse("WAN transformer", reason);
+        let hidden = file.extent("patch_embedding.weight", 0)?;
+        let written: ConfigFile = config_json::beside(file.file(), &["WanTransformer3DModel", "WanModel"])?;
         let heads = written.num_attention_heads.or(written.num_heads).unwrap_or(hidden / HEAD);
         if heads < 1 || hidden % heads != 0 || hidden / heads % 2 != 0 {
             return Err(refused(format!(
@@ -71,19 +62,19 @@ impl Config {
         }
         let shape = file.shape("patch_embedding.weight").unwrap_or_default();
         let token: i64 = shape.iter().skip(1).map(|&extent| extent as i64).product();
-        let out = extent("head.head.bias", 0)?;
+        let out = file.extent("head.head.bias", 0)?;
         let area = PATCH * PATCH;
         if token < 1 || token > MOST_WIDTH as i64 || token % area != 0 || out % area != 0 || token < out {
             return Err(refused(format!("tokens of {token} values in and {out} out")));
         }
-        let image = file.shape("img_emb.proj.1.weight").map(|_| extent("img_emb.proj.1.weight", 1)).transpose()?;
+        let image = file.shape("img_emb.proj.1.weight").map(|_| file.extent("img_emb.proj.1.weight", 1)).transpose()?;
         Ok(Self {
             hidden,
             heads,
             blocks: file.blocks("blocks")?,
-            feed_forward: extent("blocks.0.ffn.0.bias", 0)?,
-            time: extent("time_embedding.0.weight", 1)?,
-            text: extent("text_embedding.0.weight", 1)?,
+            feed_forward: file.extent("blocks.0.ffn.0.bias", 0)?,
+            time: file.extent("time_embedding.0.weight", 1)?,
+            text: file.extent("text_embedding.0.weight", 1)?,
             image,
             input_channels: token / area,
             latent_channels: out / area,
@@ -99,10 +90,6 @@ impl Config {
 }
 
 impl NetworkConfig for Config {
-    fn needed(&self) -> Result<Vec<Needed>> {
-        needed_by(|scope| Network::build(self, scope))
-    }
-
     fn head_width(&self) -> i64 {
         self.hidden / self.heads
     }

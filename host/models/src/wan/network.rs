@@ -1,13 +1,13 @@
 //! WAN's network: `WanTransformer3DModel` of diffusers 0.42.1 and `WanModel` of
 //! github.com/Wan-Video/Wan2.1 (wan/modules/model.py), which compute the same.
 
-use tilewright_nn::{Dense, Error as NnError, Gelu, HeadNorm, LayerNorm, TokenOps, TokenScope};
+use tilewright_nn::{Dense, Error as NnError, Gelu, HeadNorm, TokenOps, TokenScope};
 use tilewright_plan::Dtype;
 
 use super::config::{Config, PATCH};
 use crate::{
     Error, Inputs, Result,
-    transformer::{BeforeBlock, Blocks, feed_forward, rotation},
+    transformer::{AffineNorm, BeforeBlock, Blocks, feed_forward, modulated, rotation},
 };
 
 /// The epsilon of norms, and that of the norms around a picture's embedding (`nn.LayerNorm`'s own).
@@ -31,25 +31,6 @@ pub struct Context<T> {
     rotation: T,
     /// Frames, and tokens down and across.
     size: [i64; 3],
-}
-
-/// The affine norm of tokens.
-#[derive(Debug)]
-struct AffineNorm<O: TokenOps> {
-    weight: O::Weight,
-    bias: O::Weight,
-    epsilon: f64,
-}
-
-impl<O: TokenOps> AffineNorm<O> {
-    fn build(scope: &TokenScope<'_, O>, width: i64, epsilon: f64) -> Result<Self> {
-        Ok(Self { weight: scope.vector("weight", &[width])?, bias: scope.vector("bias", &[width])?, epsilon })
-    }
-
-    fn forward(&self, ops: &O, tokens: &O::Tensor, dtype: Dtype) -> Result<O::Tensor> {
-        let norm = LayerNorm { epsilon: self.epsilon, affine: Some((&self.weight, &self.bias)), modulation: None };
-        Ok(ops.layer_norm(tokens, norm, dtype)?)
-    }
 }
 
 /// The embedding of a picture to begin from.
@@ -168,7 +149,7 @@ impl<O: TokenOps> Block<O> {
         };
         self.attend(ops, [heads, hidden], tokens, &modulation, context)?;
         self.attend_across(ops, [heads, hidden], tokens, context)?;
-        let normed = modulated(ops, tokens, &modulation(3)?, &modulation(4)?)?;
+        let normed = modulated(ops, tokens, EPSILON, [&modulation(3)?, &modulation(4)?])?;
         let other = feed_forward(ops, normed, [&self.widen, &self.narrow])?;
         Ok(ops.add_gated(tokens, Some(&modulation(5)?), other)?)
     }
@@ -183,7 +164,7 @@ impl<O: TokenOps> Block<O> {
         context: &Context<O::Tensor>,
     ) -> Result<()> {
         let format = ops.format();
-        let normed = modulated(ops, tokens, &modulation(0)?, &modulation(1)?)?;
+        let normed = modulated(ops, tokens, EPSILON, [&modulation(0)?, &modulation(1)?])?;
         let qkv = self.qkv.forward(ops, &normed, format.convolution)?;
         drop(normed);
         let of = |index: i64| ops.narrow(&qkv, 2, index * hidden, hidden);
@@ -221,12 +202,6 @@ impl<O: TokenOps> Block<O> {
         let output = self.cross_output.forward(ops, &mixed, format.rest)?;
         Ok(ops.add_gated(tokens, None, output)?)
     }
-}
-
-/// Normed tokens, modulated, in the type of products.
-fn modulated<O: TokenOps>(ops: &O, tokens: &O::Tensor, shift: &O::Tensor, scale: &O::Tensor) -> Result<O::Tensor> {
-    let norm = LayerNorm { epsilon: EPSILON, affine: None, modulation: Some([shift, scale]) };
-    Ok(ops.layer_norm(tokens, norm, ops.format().convolution)?)
 }
 
 /// The network with its weights.
@@ -271,11 +246,6 @@ impl<O: TokenOps> Network<O> {
             last: Dense::build(&scope.at("head.head"), hidden, config.latent_channels * area)?,
             config: config.clone(),
         })
-    }
-
-    /// The blocks that a pass goes through.
-    pub fn blocks(&self) -> usize {
-        self.blocks.len()
     }
 
     /// Embeds the conditioning, for latents of `frames` by `height` by `width` pixels of their own.
@@ -358,7 +328,7 @@ impl<O: TokenOps> Network<O> {
         }
         let [shift, scale] =
             [ops.offset(&time, &self.last_modulation, 0)?, ops.offset(&time, &self.last_modulation, 1)?];
-        let normed = modulated(ops, &hidden, &shift, &scale)?;
+        let normed = modulated(ops, &hidden, EPSILON, [&shift, &scale])?;
         drop(hidden);
         let velocity = self.last.forward(ops, &normed, Dtype::F32)?;
         drop(normed);

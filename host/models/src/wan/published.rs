@@ -2,15 +2,12 @@
 
 use tilewright_sampling::{Shift, Times};
 
-use super::{
-    config::{Config, PATCH},
-    names,
-};
+use super::config::{Config, PATCH};
 use crate::{
     EncoderKind, Family,
     denoiser::{Architecture, Sign},
     published::{ComfyUi, Facts, Published, Start, Usual, Widths},
-    transformer::{Layout, Row},
+    transformer::Layout,
 };
 
 /// The tensor of a file with the authors' names. A picture's encoder beside it has a
@@ -69,10 +66,6 @@ const WAN_22: Published = Published {
 };
 
 impl Architecture for Config {
-    fn rows(&self, layout: Layout) -> &'static [Row] {
-        names::rows(layout)
-    }
-
     fn model(&self) -> String {
         let task = match (self.input_channels == self.latent_channels, self.image, self.latent_channels) {
             (true, _, CHANNELS_22) => "WAN 2.2, text or image to video (TI2V)",

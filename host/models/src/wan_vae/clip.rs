@@ -12,7 +12,7 @@ use super::{
     layers::{Origin, Past, prepare, unpatch},
     network::Network,
 };
-use crate::{Result, metered::list_weights};
+use crate::{HalfConfig, Result, metered::list_weights};
 
 /// The spread of a clip over time and memory. Nothing of it changes the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,18 +111,13 @@ impl<T> Default for Clip<T> {
 }
 
 impl<T> Clip<T> {
-    /// A clip of which nothing has been decoded.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// A clip of which output frames before `frame` are there already: they are not computed again,
     /// except for the values that later ones depend on: those of some latent frames, and of few
     /// frames in the last layers. The latents are pushed from [`Self::frames_pushed`] on.
     pub fn from_frame(config: &Config, frame: u32) -> Self {
         // An architecture that no network can be built of has no decoder that this clip could be
         // pushed to.
-        let network = (frame > 0).then(|| list_weights(|scope| Network::build(scope, config)).ok()).flatten();
+        let network = (frame > 0).then(|| list_weights(|scope| config.build(scope)).ok()).flatten();
         let needed = network.map(|(network, _)| network.first_inputs(i64::from(frame))).unwrap_or_default();
         Self { pushed: needed.first().copied().unwrap_or(0), needed, ..Self::default() }
     }
@@ -151,13 +146,14 @@ impl<T> Clip<T> {
 }
 
 impl<O: CausalOps> Network<O> {
-    /// As [`super::Decoder::push`].
+    /// As [`super::Decoder::push`]. `products` are those of each step per frame of its input, by
+    /// which progress is reported; none on a meter.
     ///
     /// # Errors
     /// As there.
     pub fn push(
         &self,
-        ops: &O,
+        (ops, products): (&O, &[f64]),
         clip: &mut Clip<O::Tensor>,
         latents: Option<&O::Tensor>,
         spread: &Spread,
@@ -166,7 +162,7 @@ impl<O: CausalOps> Network<O> {
     ) -> Result<()> {
         clip.pasts.resize_with(self.steps.len(), Past::default);
         if let Some(latents) = latents {
-            self.enter(ops, clip, latents)?;
+            self.enter(ops, products, clip, latents)?;
         }
         while let Some(piece) = clip.pieces.last_mut() {
             let [count, ..] = ops.extents(&piece.frames)?;
@@ -195,7 +191,7 @@ impl<O: CausalOps> Network<O> {
                 clip.pieces.insert(last, rest);
                 continue;
             }
-            let done = self.products.get(piece.layer).copied().unwrap_or_default() * count as f64;
+            let done = products.get(piece.layer).copied().unwrap_or_default() * count as f64;
             let past = &mut clip.pasts[piece.layer];
             // If a clip was not decoded from its beginning, its first frame never reaches this
             // layer.
@@ -208,7 +204,7 @@ impl<O: CausalOps> Network<O> {
     }
 
     /// Puts latent frames before the first step.
-    fn enter(&self, ops: &O, clip: &mut Clip<O::Tensor>, latents: &O::Tensor) -> Result<()> {
+    fn enter(&self, ops: &O, products: &[f64], clip: &mut Clip<O::Tensor>, latents: &O::Tensor) -> Result<()> {
         // [1, C, T, h, w] → [T, C, h, w]
         let shape = ops.shape(latents);
         let frames = prepare(ops, &ops.transpose(&ops.reshape(latents, &shape[1..])?, 0, 1)?)?;
@@ -217,7 +213,7 @@ impl<O: CausalOps> Network<O> {
         // The first latent frame becomes one frame, each later one `scale`.
         let reached = |latent: i64, scale: u32| if latent == 0 { 0 } else { (latent - 1) * i64::from(scale) + 1 };
         let mut all = 0.0;
-        for (index, (placed, products)) in self.steps.iter().zip(&self.products).enumerate() {
+        for (index, (placed, products)) in self.steps.iter().zip(products).enumerate() {
             let needed = clip.needed.get(index).copied().unwrap_or(0).max(reached(first, placed.frames));
             all += products * (reached(last, placed.frames) - needed).max(0) as f64;
         }

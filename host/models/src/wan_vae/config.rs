@@ -1,14 +1,19 @@
 //! A video decoder's architecture, read off the tensors' names and shapes.
 
-use serde::Serialize;
-use tilewright_kernels::Kernels;
-use tilewright_plan::Model;
+use std::sync::OnceLock;
 
-use super::{network::Network, statistics};
+use serde::Serialize;
+use tilewright_nn::{CausalOps, Meter, Scope};
+
+use super::{
+    EncoderConfig, Extent,
+    cost::{Decode, step_products},
+    network::Network,
+    statistics,
+};
 use crate::{
-    Checkpoint, ComputeFormat, Error, Family, Identity, Kind, Result, Scaling,
-    known::{Half, Known, Weights, check_channels},
-    metered::{list_weights, weight_bytes},
+    Checkpoint, DecoderConfig, Error, Family, HalfConfig, Identity, Kind, Pass, Result, Scaling,
+    known::{Half, Known, check_channels},
 };
 
 /// Most output pixels, or frames, per latent pixel or frame.
@@ -79,13 +84,79 @@ pub(super) fn at(name: &str, axis: usize) -> (String, usize) {
 }
 
 impl Config {
-    /// Reads the architecture, and the latents' mean and deviation from config.json beside the file
-    /// if the layout is diffusers'.
-    ///
-    /// # Errors
-    /// A tensor that the architecture is read from is missing or misshapen; widths are nonsense;
-    /// config.json is broken.
-    pub fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
+    fn read_block(known: &Known<'_>, family: Family, index: usize, into: usize) -> Result<UpBlock> {
+        let name = format!("decoder.up_blocks.{index}");
+        let channels = known.resnet_channels(&format!("{name}.resnets.0"), into, &[3, 3, 3])?;
+        let end = format!("{name}.upsamplers.0");
+        let next = format!("decoder.up_blocks.{}.resnets.0", index + 1);
+        let upsample = known.has(&end).then(|| {
+            let widths = [
+                at(&format!("{end}.resample.1.weight"), 0),
+                at(&format!("{end}.resample.1.bias"), 0),
+                at(&format!("{next}.norm1.gamma"), 0),
+                at(&format!("{next}.conv1.weight"), 1),
+            ];
+            Upsample {
+                channels: known.extent(widths).unwrap_or(channels),
+                temporal: known.has(&format!("{end}.time_conv")),
+            }
+        });
+        Ok(UpBlock {
+            into,
+            channels,
+            layers: known.count(&format!("{name}.resnets")),
+            upsample,
+            duplicated: family == Family::Wan22 && upsample.is_some(),
+        })
+    }
+
+    /// The fault of the architecture, if it has one.
+    fn check(&self) -> std::result::Result<(), String> {
+        let blocks = self.up_blocks.iter();
+        let widths = blocks.flat_map(|block| [Some(block.channels), block.upsample.map(|upsample| upsample.channels)]);
+        check_channels(widths.flatten().chain([self.middle_channels, self.latent_channels]))?;
+        if self.spatial_scale() > MOST_SCALE || self.temporal_scale() > MOST_SCALE {
+            return Err(format!("{} up blocks are nonsense", self.up_blocks.len()));
+        }
+        for (block, upsample) in self.up_blocks.iter().filter_map(|block| Some((block, block.upsample?))) {
+            let copies = upsample.channels * if upsample.temporal { 8 } else { 4 };
+            if block.duplicated && (upsample.channels != block.channels || !copies.is_multiple_of(block.into)) {
+                return Err(format!(
+                    "an up block from {} to {} channels can't add its input to its output",
+                    block.into, upsample.channels
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Output pixels per latent pixel.
+    pub fn spatial_scale(&self) -> u32 {
+        self.patch as u32 * (1 << self.up_blocks.iter().filter(|block| block.upsample.is_some()).count().min(16))
+    }
+
+    /// Output frames per latent frame, the first aside, which gives one.
+    pub fn temporal_scale(&self) -> u32 {
+        let temporal = |block: &&UpBlock| block.upsample.is_some_and(|upsample| upsample.temporal);
+        1 << self.up_blocks.iter().filter(temporal).count().min(16)
+    }
+
+    /// Output frames of `latent_frames` latent frames.
+    pub fn frames(&self, latent_frames: u32) -> u32 {
+        1 + latent_frames.saturating_sub(1) * self.temporal_scale()
+    }
+}
+
+impl HalfConfig for Config {
+    const HALF: Half = Half::Decoder;
+    const KIND: Kind = Kind::VideoAutoencoder;
+
+    type Network<O: CausalOps> = Network<O>;
+    /// The products of each step per frame of its input.
+    type Course = Vec<f64>;
+    type Extent = Extent;
+
+    fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
         let known = Known::of(file, identity, Kind::VideoAutoencoder)?;
         let missing = |name: &str, shape: &[usize]| known.missing(name, shape);
         let middle = "decoder.mid_block";
@@ -142,119 +213,40 @@ impl Config {
         Ok(config)
     }
 
-    fn read_block(known: &Known<'_>, family: Family, index: usize, into: usize) -> Result<UpBlock> {
-        let name = format!("decoder.up_blocks.{index}");
-        let channels = known.resnet_channels(&format!("{name}.resnets.0"), into, &[3, 3, 3])?;
-        let end = format!("{name}.upsamplers.0");
-        let next = format!("decoder.up_blocks.{}.resnets.0", index + 1);
-        let upsample = known.has(&end).then(|| {
-            let widths = [
-                at(&format!("{end}.resample.1.weight"), 0),
-                at(&format!("{end}.resample.1.bias"), 0),
-                at(&format!("{next}.norm1.gamma"), 0),
-                at(&format!("{next}.conv1.weight"), 1),
-            ];
-            Upsample {
-                channels: known.extent(widths).unwrap_or(channels),
-                temporal: known.has(&format!("{end}.time_conv")),
-            }
-        });
-        Ok(UpBlock {
-            into,
-            channels,
-            layers: known.count(&format!("{name}.resnets")),
-            upsample,
-            duplicated: family == Family::Wan22 && upsample.is_some(),
-        })
+    fn scales(&self) -> [u32; 2] {
+        [self.spatial_scale(), self.temporal_scale()]
     }
 
-    /// The fault of the architecture, if it has one.
-    fn check(&self) -> std::result::Result<(), String> {
-        let blocks = self.up_blocks.iter();
-        let widths = blocks.flat_map(|block| [Some(block.channels), block.upsample.map(|upsample| upsample.channels)]);
-        check_channels(widths.flatten().chain([self.middle_channels, self.latent_channels]))?;
-        if self.spatial_scale() > MOST_SCALE || self.temporal_scale() > MOST_SCALE {
-            return Err(format!("{} up blocks are nonsense", self.up_blocks.len()));
-        }
-        for (block, upsample) in self.up_blocks.iter().filter_map(|block| Some((block, block.upsample?))) {
-            let copies = upsample.channels * if upsample.temporal { 8 } else { 4 };
-            if block.duplicated && (upsample.channels != block.channels || !copies.is_multiple_of(block.into)) {
-                return Err(format!(
-                    "an up block from {} to {} channels can't add its input to its output",
-                    block.into, upsample.channels
-                ));
-            }
-        }
-        Ok(())
+    fn attention_width(&self) -> Option<usize> {
+        Some(self.middle_channels)
     }
 
-    /// The description of the model that policies are given.
-    pub fn model(&self, file: &Checkpoint, identity: &Identity) -> Model {
-        Half::Decoder.model(file, identity, self.family, [self.spatial_scale(), self.temporal_scale()])
+    fn build<O: CausalOps>(&self, scope: &Scope<'_, O>) -> Result<Network<O>> {
+        Network::build(scope, self)
     }
 
-    /// The file's names of all tensors in the decoder's part of the file.
-    pub fn decoder_names(file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        Half::Decoder.names(file, identity)
+    fn course(&self) -> Result<Vec<f64>> {
+        step_products(self)
     }
 
-    /// Tensors in the decoder's part of the file that the network has no place for; none if the
-    /// architecture can't be read.
-    pub fn left_over(file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        let weights = |config: Self| Ok(config.weights(file, identity)?.left_over());
-        Self::read(file, identity).and_then(weights).unwrap_or_default()
+    fn pass(&self, network: &Network<Meter>, meter: &Meter, extent: &Extent, _: &OnceLock<Vec<f64>>) -> Result<Pass> {
+        Decode::new(self, network, meter, extent)?.cost()
+    }
+}
+
+impl DecoderConfig for Config {
+    type Encoder = EncoderConfig;
+
+    fn family(&self) -> Family {
+        self.family
     }
 
-    /// Bytes of the weights, as they are laid out in a format with the kernels of a device.
-    ///
-    /// # Errors
-    /// The architecture's widths don't go together.
-    pub fn weight_bytes(&self, format: ComputeFormat, kernels: &Kernels) -> Result<u64> {
-        weight_bytes(format, kernels, |scope| Network::build(scope, self))
+    fn latent_channels(&self) -> usize {
+        self.latent_channels
     }
 
-    /// The decoder's part of a file, beside the weights that the network needs.
-    ///
-    /// # Errors
-    /// The file is no video autoencoder.
-    pub(crate) fn weights<'a>(&self, file: &'a Checkpoint, identity: &'a Identity) -> Result<Weights<'a>> {
-        let (_, needed) = list_weights(|scope| Network::build(scope, self))?;
-        Ok(Weights::new(Known::of(file, identity, Kind::VideoAutoencoder)?, Half::Decoder, needed))
-    }
-
-    /// Checks, before anything is decided or loaded, that the weights can be loaded.
-    ///
-    /// # Errors
-    /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as
-    /// FP8.
-    pub fn check_weights(&self, file: &Checkpoint, identity: &Identity) -> Result<()> {
-        self.weights(file, identity)?.check()
-    }
-
-    /// The tensors that are missing or misshapen, a line each.
-    pub fn problems(&self, file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        self.weights(file, identity).map(|weights| weights.problems()).unwrap_or_default()
-    }
-
-    /// Output pixels per latent pixel.
-    pub fn spatial_scale(&self) -> u32 {
-        self.patch as u32 * (1 << self.up_blocks.iter().filter(|block| block.upsample.is_some()).count().min(16))
-    }
-
-    /// Output frames per latent frame, the first aside, which gives one.
-    pub fn temporal_scale(&self) -> u32 {
-        let temporal = |block: &&UpBlock| block.upsample.is_some_and(|upsample| upsample.temporal);
-        1 << self.up_blocks.iter().filter(temporal).count().min(16)
-    }
-
-    /// The way from latents saved by diffusers into the autoencoder's own space, if it is known.
-    pub fn scaling(&self) -> Option<Scaling> {
+    fn scaling(&self) -> Option<Scaling> {
         let (mean, std) = (self.latents_mean.clone()?, self.latents_std.clone()?);
         Some(Scaling::PerChannel { mean, std })
-    }
-
-    /// Output frames of `latent_frames` latent frames.
-    pub fn frames(&self, latent_frames: u32) -> u32 {
-        1 + latent_frames.saturating_sub(1) * self.temporal_scale()
     }
 }

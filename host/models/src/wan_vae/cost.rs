@@ -1,17 +1,13 @@
 //! The cost of a clip's decode: the network runs on a meter, push by push, and its state, the most
 //! bytes held and the time are read off.
 
-use std::{cell::RefCell, sync::Arc};
+use std::cell::RefCell;
 
-use tilewright_kernels::{Kernels, Measured};
-use tilewright_nn::{CausalOps, ComputeFormat, Costs, Meter, MeterTensor, Ops, PlanFormat, Scope};
+use tilewright_nn::{CausalOps, Meter, MeterTensor, Ops};
 use tilewright_plan::Dtype;
 
 use super::{Config, Spread, clip::Clip, network::Network};
-use crate::{
-    Result,
-    metered::{self, Lazily, Remembered},
-};
+use crate::{HalfConfig, Pass, Result, metered};
 
 /// A clip that is decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,96 +43,37 @@ pub struct Tiled {
     pub round: u32,
 }
 
-/// The cost of a decode or an encode.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct ClipCost {
-    /// The most bytes held at once, the causal state and frames that are on their way out included.
-    pub peak_bytes: u64,
-    /// Bytes of the causal state between two pushes, when it has grown to its end.
-    pub state_bytes: u64,
-    /// The time that a decode takes.
-    pub seconds: f64,
-}
-
 /// Pushes after which the causal state grows no more, however few latent frames each brings.
 const SETTLED: u32 = 3;
 
-/// Works out the costs of clips in one precision and memory order on one device.
-#[derive(Clone, Debug)]
-pub struct ClipCosts {
-    config: Arc<Config>,
-    format: ComputeFormat,
-    costs: Costs,
-    network: Lazily<Network<Meter>>,
-    known: Remembered<Extent, ClipCost>,
-}
-
-impl ClipCosts {
-    /// The cost of a decode.
-    ///
-    /// # Errors
-    /// The architecture's widths don't go together.
-    pub fn of(&self, extent: &Extent) -> Result<ClipCost> {
-        self.known.get(extent, || self.meter(extent))
-    }
-
-    /// Bytes of the weights as they are laid out.
-    ///
-    /// # Errors
-    /// As [`Self::of`].
-    pub fn weight_bytes(&self) -> Result<u64> {
-        let meter = Meter::new(self.format, self.costs);
-        self.network.with(&meter, |scope| Network::build(scope, &self.config), |built| Ok(built.weight_bytes))
-    }
-
-    fn meter(&self, extent: &Extent) -> Result<ClipCost> {
-        let meter = Meter::new(self.format, self.costs);
-        let build = |scope: &Scope<'_, Meter>| Network::build(scope, &self.config);
-        self.network.with(&meter, build, |built| Decode::new(&self.config, &built.network, &meter, extent)?.cost())
-    }
-}
-
 /// A decode on a meter.
-struct Decode<'a> {
+pub(super) struct Decode<'a> {
+    config: &'a Config,
     network: &'a Network<Meter>,
     meter: &'a Meter,
     extent: &'a Extent,
     /// [1, C, T, h, w]
     latents: MeterTensor,
     clip: Clip<MeterTensor>,
-    /// Frames of the tile's round, and bytes of one output frame in f32.
+    /// Frames of the tile's round.
     kept: RefCell<Vec<MeterTensor>>,
-    frame_bytes: u64,
-    image_channels: i64,
-    /// Output frames per latent frame.
-    scale: i64,
 }
 
 impl<'a> Decode<'a> {
-    fn new(config: &Config, network: &'a Network<Meter>, meter: &'a Meter, extent: &'a Extent) -> Result<Self> {
+    pub fn new(config: &'a Config, network: &'a Network<Meter>, meter: &'a Meter, extent: &'a Extent) -> Result<Self> {
         let side = |pixels: u32| i64::from((pixels / config.spatial_scale()).max(1));
         let frames = i64::from(extent.latent_frames.max(1));
         let shape = [1, config.latent_channels as i64, frames, side(extent.height), side(extent.width)];
-        let image_channels = config.image_channels as i64;
-        Ok(Self {
-            network,
-            meter,
-            extent,
-            latents: meter.input(&shape, Dtype::F32)?,
-            clip: Clip::default(),
-            kept: RefCell::default(),
-            frame_bytes: 4 * image_channels as u64 * u64::from(extent.height) * u64::from(extent.width),
-            image_channels,
-            scale: i64::from(config.temporal_scale()),
-        })
+        let latents = meter.input(&shape, Dtype::F32)?;
+        Ok(Self { config, network, meter, extent, latents, clip: Clip::default(), kept: RefCell::default() })
     }
 
     /// Pushes latent frames until the pushes are alike; those that are left cost as much as the
     /// last one.
-    fn cost(mut self) -> Result<ClipCost> {
+    pub fn cost(mut self) -> Result<Pass> {
         let Extent { latent_frames: all, tiled, .. } = *self.extent;
         let pushed = self.extent.pushed.max(1);
-        let (mut done, mut pushes, mut cost) = (0, 0, ClipCost::default());
+        let (mut done, mut pushes, mut cost) = (0, 0, Pass::default());
         let mut per_frame = 0.0;
         while done < all {
             let round = tiled.map_or(pushed, |tiled| tiled.round.max(1));
@@ -184,7 +121,7 @@ impl<'a> Decode<'a> {
             Ok(())
         };
         let spread = Spread { frames, band, height };
-        network.push(*meter, &mut self.clip, Some(&latents), &spread, &mut |_| Ok(()), &mut emit)?;
+        network.push((*meter, &[]), &mut self.clip, Some(&latents), &spread, &mut |_| Ok(()), &mut emit)?;
         Ok(self.meter.peak_bytes())
     }
 
@@ -193,7 +130,8 @@ impl<'a> Decode<'a> {
     fn skip(&mut self, count: u32) -> Result<()> {
         if self.extent.tiled.is_some() {
             let Extent { height, width, .. } = *self.extent;
-            let shape = [i64::from(count) * self.scale, self.image_channels, i64::from(height), i64::from(width)];
+            let frames = i64::from(count) * i64::from(self.config.temporal_scale());
+            let shape = [frames, self.config.image_channels as i64, i64::from(height), i64::from(width)];
             self.kept.borrow_mut().push(self.meter.occupied(&shape, Dtype::F32)?);
         }
         Ok(())
@@ -206,8 +144,10 @@ impl<'a> Decode<'a> {
     /// The most held beside the other tiles' states and the frames that are gathered.
     fn peak_with_gathering(&self, tiled: &Tiled, peak: u64, is_round_over: bool) -> u64 {
         let kept: Vec<u64> = self.kept.borrow().iter().map(MeterTensor::bytes).collect();
-        let whole = 4 * self.image_channels as u64 * u64::from(tiled.height) * u64::from(tiled.width);
-        let gathered = kept.iter().sum::<u64>() / self.frame_bytes.max(1) * whole;
+        let frame =
+            |height: u32, width: u32| 4 * self.config.image_channels as u64 * u64::from(height) * u64::from(width);
+        let one = frame(self.extent.height, self.extent.width).max(1);
+        let gathered = kept.iter().sum::<u64>() / one * frame(tiled.height, tiled.width);
         // A tile that has seen the whole clip holds no state.
         let holds = !tiled.parked && tiled.round < self.extent.latent_frames;
         let others = if holds { u64::from(tiled.tiles.saturating_sub(1)) * self.state_bytes() } else { 0 };
@@ -222,24 +162,6 @@ impl<'a> Decode<'a> {
     }
 }
 
-impl Config {
-    /// The costs of decodes in a format on a device that was measured; none if it can't be run
-    /// there.
-    pub fn costs(&self, format: PlanFormat, measured: &Measured, kernels: &Kernels) -> Option<ClipCosts> {
-        let speed = measured
-            .speeds
-            .iter()
-            .find(|speed| speed.dtype == format.precision.dtype() && speed.layout == format.layout)?;
-        Some(ClipCosts {
-            config: Arc::new(self.clone()),
-            format: format.compute().ok()?,
-            costs: Costs::new(speed, measured, kernels),
-            network: Lazily::default(),
-            known: Remembered::default(),
-        })
-    }
-}
-
 /// Latent pixels along a side of the frames that products are counted of.
 const SIDE: i64 = 8;
 
@@ -250,7 +172,7 @@ const SIDE: i64 = 8;
 /// The architecture's widths don't go together.
 pub(super) fn step_products(config: &Config) -> Result<Vec<f64>> {
     let meter = metered::counting_products();
-    let network = metered::build(&meter, |scope| Network::build(scope, config))?.network;
+    let network = metered::build(&meter, |scope| config.build(scope))?.network;
     let latent = meter.input(&[1, config.latent_channels as i64, 1, SIDE, SIDE], Dtype::F32)?;
     let spread = Spread { frames: u32::MAX, band: None, height: 1 };
     let (mut clip, mut ends) = (Clip::default(), Vec::new());
@@ -261,7 +183,7 @@ pub(super) fn step_products(config: &Config) -> Result<Vec<f64>> {
             ends.push(meter.seconds());
             Ok(())
         };
-        network.push(&meter, &mut clip, Some(&latent), &spread, &mut step, &mut |_| Ok(()))?;
+        network.push((&meter, &[]), &mut clip, Some(&latent), &spread, &mut step, &mut |_| Ok(()))?;
     }
     let products = ends.windows(2).map(|pair| (pair[1] - pair[0]) / (SIDE * SIDE) as f64);
     Ok(network.steps.iter().zip(products).map(|(placed, products)| products / f64::from(placed.frames)).collect())

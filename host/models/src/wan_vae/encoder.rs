@@ -1,57 +1,14 @@
 //! The encoder: a clip's frames in, latent frames out, a few at a time.
 
 use tch::Tensor;
-use tilewright_nn::{Ops, Scope, Torch};
 
-use super::{EncoderConfig, encoder_cost, encoder_network::EncoderNetwork, encoder_state::EncoderState};
-use crate::{Checkpoint, ComputeFormat, Destination, Error, Identity, Result};
+use super::{EncoderConfig, encoder_state::EncoderState};
+use crate::{Error, Loaded, Result};
 
 /// A WAN autoencoder's encoder, loaded for one type and memory order on one device.
-#[derive(Debug)]
-pub struct Encoder {
-    config: EncoderConfig,
-    ops: Torch,
-    network: EncoderNetwork<Torch>,
-    /// Each layer's share of the work.
-    shares: Vec<f64>,
-}
+pub type Encoder = Loaded<EncoderConfig>;
 
 impl Encoder {
-    /// Loads the weights, each copied once from the mapped file.
-    ///
-    /// # Errors
-    /// A tensor that is missing, misshapen, left over or of a type that can't be read, by name;
-    /// libtorch's failures, out of memory included; what a listener to the load returns.
-    pub fn load<'d>(
-        file: &Checkpoint,
-        identity: &Identity,
-        config: &EncoderConfig,
-        format: ComputeFormat,
-        destination: impl Into<Destination<'d>>,
-    ) -> Result<Self> {
-        let destination = destination.into();
-        let weights = config.weights(file, identity)?;
-        weights.check()?;
-        let ops = Torch::new(format, destination.device(), Some(config.middle_channels() as i64));
-        let network = EncoderNetwork::build(&Scope::new(&weights.on(destination), &ops), config)?;
-        Ok(Self { config: config.clone(), ops, network, shares: encoder_cost::shares(config)? })
-    }
-
-    /// The architecture.
-    pub fn config(&self) -> &EncoderConfig {
-        &self.config
-    }
-
-    /// The types and memory order that it was loaded for.
-    pub fn format(&self) -> ComputeFormat {
-        self.ops.format()
-    }
-
-    /// Before the first frame of a clip.
-    pub fn begin(&self) -> EncoderState {
-        EncoderState::default()
-    }
-
     /// Encodes the next frames of a clip, [1, C, T, H, W] in −1…1, to the means of latent frames
     /// [1, z, t, h, w], f32, in the autoencoder's own space. The first frame of the clip comes
     /// alone and gives one; each later push is of a multiple of [`EncoderConfig::temporal_scale`]
@@ -73,7 +30,7 @@ impl Encoder {
         self.check(state, frames)?;
         let at_once = if state.size.is_none() { 1 } else { i64::from(self.config.temporal_scale()) };
         state.size = Some([frames.size()[3], frames.size()[4]]);
-        self.network.push(&self.ops, &mut state.past, frames, at_once, &self.shares, step)
+        self.network.push(&self.ops, &mut state.past, frames, at_once, &self.course, step)
     }
 
     /// Compares frames with those before and with the network's input.

@@ -1,18 +1,20 @@
 //! A video encoder's architecture, read off the tensors' names and shapes.
 
+use std::sync::OnceLock;
+
 use serde::Serialize;
-use tilewright_kernels::Kernels;
-use tilewright_plan::Model;
+use tilewright_nn::{CausalOps, Meter, Scope};
 
 use super::{
+    EncoderExtent,
     config::{at, patch},
+    encoder_cost,
     encoder_network::EncoderNetwork,
     layers::SquareOrder,
 };
 use crate::{
-    Checkpoint, ComputeFormat, Error, Family, Identity, Kind, Result,
-    known::{Half, Known, Weights, check_channels},
-    metered::{list_weights, weight_bytes},
+    Checkpoint, Error, Family, HalfConfig, Identity, Kind, Pass, Result,
+    known::{Half, Known, check_channels},
 };
 
 /// The end of a down block that is not the last: half the height and width.
@@ -56,12 +58,91 @@ pub struct EncoderConfig {
 }
 
 impl EncoderConfig {
-    /// Reads the architecture.
+    fn read_block(known: &Known<'_>, family: Family, index: usize, into: usize) -> Result<DownBlock> {
+        let name = format!("encoder.down_blocks.{index}");
+        let channels = known.resnet_channels(&format!("{name}.resnets.0"), into, &[3, 3, 3])?;
+        let end = format!("{name}.downsampler");
+        let downsample = known.has(&end).then(|| Downsample { temporal: known.has(&format!("{end}.time_conv")) });
+        let layers = known.count(&format!("{name}.resnets"));
+        Ok(DownBlock { into, channels, layers, downsample, averaged: family == Family::Wan22 })
+    }
+
+    /// The fault of the architecture, if it has one.
+    fn check(&self, moments: usize) -> std::result::Result<(), String> {
+        let widths = self.down_blocks.iter().map(|block| block.channels);
+        check_channels(widths.chain([self.first_channels, moments / 2]))?;
+        if !moments.is_multiple_of(2) {
+            return Err(format!("the encoder ends in {moments} channels: means and deviations are equally many"));
+        }
+        if self.down_blocks.iter().filter(|block| block.downsample.is_some()).count() > 8 {
+            return Err(format!("{} down blocks are nonsense", self.down_blocks.len()));
+        }
+        match self
+            .down_blocks
+            .iter()
+            .find(|block| block.averaged && !(block.into * block.factor()).is_multiple_of(block.channels))
+        {
+            Some(block) => Err(format!(
+                "a down block from {} to {} channels can't add its input to its output",
+                block.into, block.channels
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that frames of this size can be encoded.
     ///
     /// # Errors
-    /// [`Error::Unknown`] if the file has no encoder; a tensor that the architecture is read
-    /// from is missing or misshapen; widths are nonsense.
-    pub fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
+    /// [`Error::Clip`] if they are smaller than a latent pixel, or if the network needs whole
+    /// latent pixels and they don't divide into these.
+    pub fn check_size(&self, height: i64, width: i64) -> Result<()> {
+        let scale = i64::from(self.spatial_scale());
+        let refused = |what: &str| {
+            Err(Error::Clip { reason: format!("frames of {width}×{height} pixels: sides {what} {scale} expected") })
+        };
+        // WAN 2.1 leaves out the pixels over; WAN 2.2's patches and averages can't.
+        let whole = self.patch > 1 || self.down_blocks.iter().any(|block| block.averaged);
+        if whole && (height % scale != 0 || width % scale != 0) {
+            return refused("that are multiples of");
+        }
+        if height < scale || width < scale {
+            return refused("of at least");
+        }
+        Ok(())
+    }
+
+    /// Channels of the middle block.
+    pub fn middle_channels(&self) -> usize {
+        self.down_blocks.last().map_or(self.first_channels, |block| block.channels)
+    }
+
+    /// Pixels per latent pixel.
+    pub fn spatial_scale(&self) -> u32 {
+        self.patch as u32 * (1 << self.down_blocks.iter().filter(|block| block.downsample.is_some()).count().min(16))
+    }
+
+    /// Frames per latent frame, the first aside, which gives one.
+    pub fn temporal_scale(&self) -> u32 {
+        let temporal = |block: &&DownBlock| block.downsample.is_some_and(|downsample| downsample.temporal);
+        1 << self.down_blocks.iter().filter(temporal).count().min(16)
+    }
+
+    /// The order of a square's pixels among channels: only WAN 2.2's blocks average.
+    pub(super) fn order(&self) -> SquareOrder {
+        SquareOrder::of(self.down_blocks.iter().any(|block| block.averaged))
+    }
+}
+
+impl HalfConfig for EncoderConfig {
+    const HALF: Half = Half::Encoder;
+    const KIND: Kind = Kind::VideoAutoencoder;
+
+    type Network<O: CausalOps> = EncoderNetwork<O>;
+    /// Each layer's share of the work, in the order that they run; they add up to 1.
+    type Course = Vec<f64>;
+    type Extent = EncoderExtent;
+
+    fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
         let known = Known::of_encoder(file, identity, Kind::VideoAutoencoder)?;
         let refused = |reason| Error::Unknown { path: file.path().to_owned(), reason };
         let missing = |name: &str, shape: &[usize]| known.missing(name, shape);
@@ -104,110 +185,30 @@ impl EncoderConfig {
         Ok(config)
     }
 
-    fn read_block(known: &Known<'_>, family: Family, index: usize, into: usize) -> Result<DownBlock> {
-        let name = format!("encoder.down_blocks.{index}");
-        let channels = known.resnet_channels(&format!("{name}.resnets.0"), into, &[3, 3, 3])?;
-        let end = format!("{name}.downsampler");
-        let downsample = known.has(&end).then(|| Downsample { temporal: known.has(&format!("{end}.time_conv")) });
-        let layers = known.count(&format!("{name}.resnets"));
-        Ok(DownBlock { into, channels, layers, downsample, averaged: family == Family::Wan22 })
+    fn scales(&self) -> [u32; 2] {
+        [self.spatial_scale(), self.temporal_scale()]
     }
 
-    /// The fault of the architecture, if it has one.
-    fn check(&self, moments: usize) -> std::result::Result<(), String> {
-        let widths = self.down_blocks.iter().map(|block| block.channels);
-        check_channels(widths.chain([self.first_channels, moments / 2]))?;
-        if !moments.is_multiple_of(2) {
-            return Err(format!("the encoder ends in {moments} channels: means and deviations are equally many"));
-        }
-        if self.down_blocks.iter().filter(|block| block.downsample.is_some()).count() > 8 {
-            return Err(format!("{} down blocks are nonsense", self.down_blocks.len()));
-        }
-        match self
-            .down_blocks
-            .iter()
-            .find(|block| block.averaged && !(block.into * block.factor()).is_multiple_of(block.channels))
-        {
-            Some(block) => Err(format!(
-                "a down block from {} to {} channels can't add its input to its output",
-                block.into, block.channels
-            )),
-            None => Ok(()),
-        }
+    fn attention_width(&self) -> Option<usize> {
+        Some(self.middle_channels())
     }
 
-    /// Bytes of the weights, as they are laid out in a format with the kernels of a device.
-    ///
-    /// # Errors
-    /// The architecture's widths don't go together.
-    pub fn weight_bytes(&self, format: ComputeFormat, kernels: &Kernels) -> Result<u64> {
-        weight_bytes(format, kernels, |scope| EncoderNetwork::build(scope, self))
+    fn build<O: CausalOps>(&self, scope: &Scope<'_, O>) -> Result<EncoderNetwork<O>> {
+        EncoderNetwork::build(scope, self)
     }
 
-    /// The encoder's part of a file, beside the weights that the network needs.
-    ///
-    /// # Errors
-    /// The file is no video autoencoder.
-    pub(super) fn weights<'a>(&self, file: &'a Checkpoint, identity: &'a Identity) -> Result<Weights<'a>> {
-        let (_, needed) = list_weights(|scope| EncoderNetwork::build(scope, self))?;
-        Ok(Weights::new(Known::of(file, identity, Kind::VideoAutoencoder)?, Half::Encoder, needed))
+    fn course(&self) -> Result<Vec<f64>> {
+        encoder_cost::shares(self)
     }
 
-    /// Checks, before anything is decided or loaded, that the weights can be loaded.
-    ///
-    /// # Errors
-    /// As [`super::Config::check_weights`].
-    pub fn check_weights(&self, file: &Checkpoint, identity: &Identity) -> Result<()> {
-        self.weights(file, identity)?.check()
-    }
-
-    /// Checks that frames of this size can be encoded.
-    ///
-    /// # Errors
-    /// [`Error::Clip`] if they are smaller than a latent pixel, or if the network needs whole
-    /// latent pixels and they don't divide into these.
-    pub fn check_size(&self, height: i64, width: i64) -> Result<()> {
-        let scale = i64::from(self.spatial_scale());
-        let refused = |what: &str| {
-            Err(Error::Clip { reason: format!("frames of {width}×{height} pixels: sides {what} {scale} expected") })
-        };
-        // WAN 2.1 leaves out the pixels over; WAN 2.2's patches and averages can't.
-        let whole = self.patch > 1 || self.down_blocks.iter().any(|block| block.averaged);
-        if whole && (height % scale != 0 || width % scale != 0) {
-            return refused("that are multiples of");
-        }
-        if height < scale || width < scale {
-            return refused("of at least");
-        }
-        Ok(())
-    }
-
-    /// The description of the model that policies are given.
-    pub fn model(&self, family: Family, file: &Checkpoint, identity: &Identity) -> Model {
-        Half::Encoder.model(file, identity, family, [self.spatial_scale(), self.temporal_scale()])
-    }
-
-    /// Channels of the middle block.
-    pub fn middle_channels(&self) -> usize {
-        self.down_blocks.last().map_or(self.first_channels, |block| block.channels)
-    }
-
-    /// Pixels per latent pixel.
-    pub fn spatial_scale(&self) -> u32 {
-        self.patch as u32 * (1 << self.down_blocks.iter().filter(|block| block.downsample.is_some()).count().min(16))
-    }
-
-    /// Frames per latent frame, the first aside, which gives one.
-    pub fn temporal_scale(&self) -> u32 {
-        let temporal = |block: &&DownBlock| block.downsample.is_some_and(|downsample| downsample.temporal);
-        1 << self.down_blocks.iter().filter(temporal).count().min(16)
-    }
-}
-
-impl EncoderConfig {
-    /// The order of a square's pixels among channels: only WAN 2.2's blocks average.
-    pub(super) fn order(&self) -> SquareOrder {
-        SquareOrder::of(self.down_blocks.iter().any(|block| block.averaged))
+    fn pass(
+        &self,
+        network: &EncoderNetwork<Meter>,
+        meter: &Meter,
+        extent: &EncoderExtent,
+        _: &OnceLock<Vec<f64>>,
+    ) -> Result<Pass> {
+        encoder_cost::push_by_push(self, network, meter, extent)
     }
 }
 

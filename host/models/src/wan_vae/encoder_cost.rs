@@ -1,16 +1,10 @@
 //! The cost of a clip's encode: the network runs on a meter, push by push.
 
-use std::sync::Arc;
-
-use tilewright_kernels::{Kernels, Measured};
-use tilewright_nn::{ComputeFormat, Costs, Meter, MeterTensor, Ops, PlanFormat, Scope};
+use tilewright_nn::{Meter, MeterTensor, Ops};
 use tilewright_plan::Dtype;
 
-use super::{ClipCost, EncoderConfig, encoder_layers::Past, encoder_network::EncoderNetwork};
-use crate::{
-    Result,
-    metered::{self, Lazily, Remembered},
-};
+use super::{EncoderConfig, encoder_layers::Past, encoder_network::EncoderNetwork};
+use crate::{HalfConfig, Pass, Result, metered};
 
 /// A clip that is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,62 +20,36 @@ pub struct EncoderExtent {
 /// Pushes after which the causal state grows no more.
 const SETTLED: u32 = 3;
 
-/// Works out the costs of encodes in one precision and memory order on one device.
-#[derive(Clone, Debug)]
-pub struct EncodeCosts {
-    config: Arc<EncoderConfig>,
-    format: ComputeFormat,
-    costs: Costs,
-    network: Lazily<EncoderNetwork<Meter>>,
-    known: Remembered<EncoderExtent, ClipCost>,
-}
-
-impl EncodeCosts {
-    /// The cost of an encode, push by push with the state before each kept to go back to. The peak
-    /// counts both states, and not the frames, which others hold.
-    ///
-    /// # Errors
-    /// The architecture's widths don't go together.
-    pub fn of(&self, extent: &EncoderExtent) -> Result<ClipCost> {
-        self.known.get(extent, || self.meter(extent))
+/// The cost of an encode, push by push with the state before each kept to go back to. The peak
+/// counts both states, and not the frames, which others hold.
+///
+/// # Errors
+/// The architecture's widths don't go together.
+pub(super) fn push_by_push(
+    config: &EncoderConfig,
+    network: &EncoderNetwork<Meter>,
+    meter: &Meter,
+    extent: &EncoderExtent,
+) -> Result<Pass> {
+    let scale = config.temporal_scale().max(1);
+    let later = extent.frames.saturating_sub(1) / scale;
+    let (mut past, mut cost) = (Past::default(), Pass::default());
+    let mut last = 0.0;
+    for push in 0..=later.min(SETTLED) {
+        let count = if push == 0 { 1 } else { i64::from(scale) };
+        let frames = config.frames_on(meter, count, [extent.height, extent.width])?;
+        meter.reset_peak();
+        let before = meter.seconds();
+        let mut next = past.snapshot(MeterTensor::clone);
+        network.push(meter, &mut next, &frames, count, &[], &mut |_| Ok(()))?;
+        past = next;
+        cost.peak_bytes = cost.peak_bytes.max(meter.peak_bytes());
+        last = meter.seconds() - before;
+        cost.seconds += last;
     }
-
-    /// Bytes of the weights as they are laid out.
-    ///
-    /// # Errors
-    /// As [`Self::of`].
-    pub fn weight_bytes(&self) -> Result<u64> {
-        let meter = Meter::new(self.format, self.costs);
-        self.network.with(&meter, |scope| EncoderNetwork::build(scope, &self.config), |built| Ok(built.weight_bytes))
-    }
-
-    fn meter(&self, extent: &EncoderExtent) -> Result<ClipCost> {
-        let meter = Meter::new(self.format, self.costs);
-        let build = |scope: &Scope<'_, Meter>| EncoderNetwork::build(scope, &self.config);
-        self.network.with(&meter, build, |built| self.push_by_push(&built.network, &meter, extent))
-    }
-
-    fn push_by_push(&self, network: &EncoderNetwork<Meter>, meter: &Meter, extent: &EncoderExtent) -> Result<ClipCost> {
-        let scale = self.config.temporal_scale().max(1);
-        let later = extent.frames.saturating_sub(1) / scale;
-        let (mut past, mut cost) = (Past::default(), ClipCost::default());
-        let mut last = 0.0;
-        for push in 0..=later.min(SETTLED) {
-            let count = if push == 0 { 1 } else { i64::from(scale) };
-            let frames = self.config.frames_on(meter, count, [extent.height, extent.width])?;
-            meter.reset_peak();
-            let before = meter.seconds();
-            let mut next = past.snapshot(MeterTensor::clone);
-            network.push(meter, &mut next, &frames, count, &[], &mut |_| Ok(()))?;
-            past = next;
-            cost.peak_bytes = cost.peak_bytes.max(meter.peak_bytes());
-            last = meter.seconds() - before;
-            cost.seconds += last;
-        }
-        cost.seconds += last * f64::from(later.saturating_sub(SETTLED));
-        cost.state_bytes = past.frames.iter().flatten().map(MeterTensor::bytes).sum();
-        Ok(cost)
-    }
+    cost.seconds += last * f64::from(later.saturating_sub(SETTLED));
+    cost.state_bytes = past.frames.iter().flatten().map(MeterTensor::bytes).sum();
+    Ok(cost)
 }
 
 impl EncoderConfig {
@@ -89,22 +57,6 @@ impl EncoderConfig {
     fn frames_on(&self, meter: &Meter, count: i64, [height, width]: [u32; 2]) -> Result<MeterTensor> {
         let shape = [1, count, self.image_channels as i64, i64::from(height), i64::from(width)];
         Ok(meter.transpose(&meter.input(&shape, Dtype::F32)?, 1, 2)?)
-    }
-
-    /// The costs of encodes in a format on a device that was measured; none if it can't be run
-    /// there.
-    pub fn costs(&self, format: PlanFormat, measured: &Measured, kernels: &Kernels) -> Option<EncodeCosts> {
-        let speed = measured
-            .speeds
-            .iter()
-            .find(|speed| speed.dtype == format.precision.dtype() && speed.layout == format.layout)?;
-        Some(EncodeCosts {
-            config: Arc::new(self.clone()),
-            format: format.compute().ok()?,
-            costs: Costs::new(speed, measured, kernels),
-            network: Lazily::default(),
-            known: Remembered::default(),
-        })
     }
 }
 
@@ -117,7 +69,7 @@ const SIDE: u32 = 8;
 /// The architecture's widths don't go together.
 pub(super) fn shares(config: &EncoderConfig) -> Result<Vec<f64>> {
     let meter = metered::counting_products();
-    let network = metered::build(&meter, |scope| EncoderNetwork::build(scope, config))?.network;
+    let network = metered::build(&meter, |scope| config.build(scope))?.network;
     let (mut past, mut ends) = (Past::default(), Vec::new());
     // The first frame comes alone; those of the second push stand for all others.
     for count in [1, i64::from(config.temporal_scale())] {

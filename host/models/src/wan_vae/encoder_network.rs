@@ -21,7 +21,7 @@ struct Down<O: Ops> {
 
 /// The encoder's network with its weights.
 #[derive(Debug)]
-pub(super) struct EncoderNetwork<O: Ops> {
+pub struct EncoderNetwork<O: Ops> {
     conv_in: Causal<O>,
     downs: Vec<Down<O>>,
     before: Resnet<O>,
@@ -41,7 +41,7 @@ impl<O: CausalOps> EncoderNetwork<O> {
     ///
     /// # Errors
     /// A weight can't be had.
-    pub fn build(root: &Scope<'_, O>, config: &EncoderConfig) -> Result<Self> {
+    pub(super) fn build(root: &Scope<'_, O>, config: &EncoderConfig) -> Result<Self> {
         let encoder = root.at("encoder");
         let first = config.first_channels as i64;
         let conv_in = Causal::build(&encoder.at("conv_in"), config.in_channels as i64, first, 3)?;
@@ -83,7 +83,7 @@ impl<O: CausalOps> EncoderNetwork<O> {
     ///
     /// # Errors
     /// As [`Encoder::push`].
-    pub fn push(
+    pub(super) fn push(
         &self,
         ops: &O,
         past: &mut Past<O::Tensor>,

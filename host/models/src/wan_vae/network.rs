@@ -7,7 +7,7 @@ use super::{
     Config, Spread,
     clip::Piece,
     layers::{Past, SquareOrder, UnitNorm, pointwise},
-    steps::{Attention, Begin, Double, End, Stem, Step, Still, residual},
+    steps::{Attention, Begin, Convolve, Double, End, Step, Still},
 };
 use crate::{Family, Result};
 
@@ -38,17 +38,14 @@ impl<O: CausalOps> Placed<O> {
 
 /// The decoder's network with its weights.
 #[derive(Debug)]
-pub(super) struct Network<O: CausalOps> {
-    pub steps: Vec<Placed<O>>,
-    /// Products of each step per frame of its input, by which progress is reported; empty on a
-    /// meter.
-    pub products: Vec<f64>,
+pub struct Network<O: CausalOps> {
+    pub(super) steps: Vec<Placed<O>>,
     /// Output frames per latent frame.
-    pub scale: u32,
+    pub(super) scale: u32,
     /// Output pixels along a side of a patch.
-    pub patch: i64,
+    pub(super) patch: i64,
     /// The order of its pixels among the last convolution's channels.
-    pub order: SquareOrder,
+    pub(super) order: SquareOrder,
 }
 
 /// Steps as they are added.
@@ -65,9 +62,7 @@ impl<O: CausalOps> Line<O> {
     }
 
     fn add_residual(&mut self, scope: &Scope<'_, O>, into: i64, out: i64) -> Result<()> {
-        let (hide, sum) = residual(scope, into, out)?;
-        self.add(hide);
-        self.add(sum);
+        Convolve::residual(scope, into, out)?.into_iter().for_each(|half| self.add(half));
         Ok(())
     }
 }
@@ -82,7 +77,7 @@ impl<O: CausalOps> Network<O> {
         let (latent, middle) = (config.latent_channels as i64, config.middle_channels as i64);
         let decoder = root.at("decoder");
         line.add(Still(pointwise(&root.at("post_quant_conv"), latent, latent, 1)?));
-        line.add(Stem::build(&decoder.at("conv_in"), None, latent, middle)?);
+        line.add(Convolve::alone(&decoder.at("conv_in"), None, latent, middle)?);
         let scope = decoder.at("mid_block");
         line.add_residual(&scope.at("resnets").at(0), middle, middle)?;
         line.add(Attention::build(&scope.at("attentions").at(0), middle)?);
@@ -112,10 +107,10 @@ impl<O: CausalOps> Network<O> {
         }
         let norm = UnitNorm::build(&decoder.at("norm_out"), last)?;
         let out = config.out_channels as i64;
-        line.add(Stem::build(&decoder.at("conv_out"), Some(norm), last, out)?);
+        line.add(Convolve::alone(&decoder.at("conv_out"), Some(norm), last, out)?);
         let (scale, patch) = (config.temporal_scale().max(1), config.patch as i64);
         let order = SquareOrder::of(config.family == Family::Wan22);
-        Ok(Self { steps: line.steps, products: Vec::new(), scale, patch, order })
+        Ok(Self { steps: line.steps, scale, patch, order })
     }
 
     /// For each step the first frame of its input that output frames from `frame` on depend on, and

@@ -35,10 +35,6 @@ fn room<O: CausalOps>(ops: &O, piece: &Piece<O::Tensor>, channels: i64) -> Resul
     Ok(ops.empty([count, channels, height, width])?)
 }
 
-fn band<O: CausalOps>(ops: &O, piece: &Piece<O::Tensor>, spread: &Spread) -> Result<Option<i64>> {
-    Ok(spread.band_of(ops.extents(&piece.frames)?[2]))
-}
-
 /// A convolution of each frame by itself.
 #[derive(Debug)]
 pub(super) struct Still<O: CausalOps>(pub Conv<O>);
@@ -50,28 +46,68 @@ impl<O: CausalOps> Step<O> for Still<O> {
     }
 }
 
-/// A causal convolution that stands alone, after a norm or not.
+/// The place of a causal convolution's output.
 #[derive(Debug)]
-pub(super) struct Stem<O: CausalOps> {
-    norm: Option<UnitNorm<O>>,
-    conv: Causal<O>,
+enum Output<O: CausalOps> {
+    /// It takes the input's.
+    Instead,
+    /// The first half of a residual layer: it is hidden beside the input, which goes through its
+    /// shortcut, if it has one.
+    Beside(Option<Conv<O>>),
+    /// The second half: the hidden frames go in, and the output is added to the input.
+    Added,
 }
 
-impl<O: CausalOps> Stem<O> {
-    pub fn build(scope: &Scope<'_, O>, norm: Option<UnitNorm<O>>, into: i64, out: i64) -> Result<Self> {
-        Ok(Self { norm, conv: Causal::build_leaner(scope, into, out)? })
+/// A causal convolution, after a norm and SiLU or not.
+#[derive(Debug)]
+pub(super) struct Convolve<O: CausalOps> {
+    norm: Option<UnitNorm<O>>,
+    conv: Causal<O>,
+    output: Output<O>,
+}
+
+impl<O: CausalOps> Convolve<O> {
+    /// One that stands alone.
+    pub fn alone(scope: &Scope<'_, O>, norm: Option<UnitNorm<O>>, into: i64, out: i64) -> Result<Self> {
+        Ok(Self { norm, conv: Causal::build_leaner(scope, into, out)?, output: Output::Instead })
+    }
+
+    /// A residual layer's two halves.
+    pub fn residual(scope: &Scope<'_, O>, into: i64, out: i64) -> Result<[Self; 2]> {
+        let norm = UnitNorm::build(&scope.at("norm1"), into)?;
+        let conv = Causal::build_leaner(&scope.at("conv1"), into, out)?;
+        let last = Self {
+            norm: Some(UnitNorm::build(&scope.at("norm2"), out)?),
+            conv: Causal::build(&scope.at("conv2"), out, out)?,
+            output: Output::Added,
+        };
+        let shortcut = (into != out).then(|| pointwise(&scope.at("conv_shortcut"), into, out, 1)).transpose()?;
+        Ok([Self { norm: Some(norm), conv, output: Output::Beside(shortcut) }, last])
     }
 }
 
-impl<O: CausalOps> Step<O> for Stem<O> {
+impl<O: CausalOps> Step<O> for Convolve<O> {
     fn run(&self, ops: &O, piece: &mut Piece<O::Tensor>, past: &mut Past<O::Tensor>, spread: &Spread) -> Result<()> {
-        let band = band(ops, piece, spread)?;
+        let (band, norm) = (spread.band_of(ops.extents(&piece.frames)?[2]), self.norm.as_ref());
+        if let Output::Added = self.output {
+            if let Some(hidden) = &piece.hidden {
+                let mut work = Work { frames: hidden, output: &piece.frames, add: true, band, done: &mut piece.done };
+                self.conv.forward(ops, norm, past, &mut work)?;
+            }
+            piece.hidden = None;
+            return Ok(());
+        }
         let output = piece.hidden.take().map_or_else(|| room(ops, piece, self.conv.out()), Ok)?;
         let output = piece.hidden.insert(output);
-        let mut work = Work { frames: &piece.frames, output, add: false, band, done: &mut piece.done };
-        self.conv.forward(ops, self.norm.as_ref(), past, &mut work)?;
-        if let Some(output) = piece.hidden.take() {
-            piece.frames = output;
+        if !piece.convolved {
+            let mut work = Work { frames: &piece.frames, output, add: false, band, done: &mut piece.done };
+            self.conv.forward(ops, norm, past, &mut work)?;
+            piece.convolved = true;
+        }
+        match &self.output {
+            Output::Beside(Some(shortcut)) => piece.frames = each(ops, shortcut, &piece.frames)?,
+            Output::Instead => piece.frames = piece.hidden.take().unwrap_or_else(|| ops.share(&piece.frames)),
+            Output::Beside(None) | Output::Added => {}
         }
         Ok(())
     }
@@ -95,68 +131,6 @@ impl<O: CausalOps> Step<O> for Begin {
         let own = ops.copy(&piece.frames)?;
         (piece.frames, piece.origins) = (own, origins);
         Ok(())
-    }
-}
-
-/// A residual layer's two halves: a norm, SiLU and a causal convolution each.
-pub(super) fn residual<O: CausalOps>(scope: &Scope<'_, O>, into: i64, out: i64) -> Result<(Hide<O>, Sum<O>)> {
-    let norm = UnitNorm::build(&scope.at("norm1"), into)?;
-    let conv = Causal::build_leaner(&scope.at("conv1"), into, out)?;
-    let sum =
-        Sum { norm: UnitNorm::build(&scope.at("norm2"), out)?, conv: Causal::build(&scope.at("conv2"), out, out)? };
-    let shortcut = (into != out).then(|| pointwise(&scope.at("conv_shortcut"), into, out, 1)).transpose()?;
-    Ok((Hide { norm, conv, shortcut }, sum))
-}
-
-/// The first half: the input stays, or goes through its shortcut, beside the hidden frames.
-#[derive(Debug)]
-pub(super) struct Hide<O: CausalOps> {
-    norm: UnitNorm<O>,
-    conv: Causal<O>,
-    shortcut: Option<Conv<O>>,
-}
-
-impl<O: CausalOps> Step<O> for Hide<O> {
-    fn run(&self, ops: &O, piece: &mut Piece<O::Tensor>, past: &mut Past<O::Tensor>, spread: &Spread) -> Result<()> {
-        let band = band(ops, piece, spread)?;
-        let hidden = piece.hidden.take().map_or_else(|| room(ops, piece, self.conv.out()), Ok)?;
-        let output = piece.hidden.insert(hidden);
-        if !piece.convolved {
-            let mut work = Work { frames: &piece.frames, output, add: false, band, done: &mut piece.done };
-            self.conv.forward(ops, Some(&self.norm), past, &mut work)?;
-            piece.convolved = true;
-        }
-        if let Some(shortcut) = &self.shortcut {
-            piece.frames = each(ops, shortcut, &piece.frames)?;
-        }
-        Ok(())
-    }
-
-    fn is_causal(&self) -> bool {
-        true
-    }
-}
-
-/// The second half, added to the input.
-#[derive(Debug)]
-pub(super) struct Sum<O: CausalOps> {
-    norm: UnitNorm<O>,
-    conv: Causal<O>,
-}
-
-impl<O: CausalOps> Step<O> for Sum<O> {
-    fn run(&self, ops: &O, piece: &mut Piece<O::Tensor>, past: &mut Past<O::Tensor>, spread: &Spread) -> Result<()> {
-        let band = band(ops, piece, spread)?;
-        if let Some(hidden) = &piece.hidden {
-            let mut work = Work { frames: hidden, output: &piece.frames, add: true, band, done: &mut piece.done };
-            self.conv.forward(ops, Some(&self.norm), past, &mut work)?;
-        }
-        piece.hidden = None;
-        Ok(())
-    }
-
-    fn is_causal(&self) -> bool {
-        true
     }
 }
 

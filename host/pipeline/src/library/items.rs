@@ -105,7 +105,7 @@ impl Content {
     /// The architecture of a transformer of clips.
     pub(super) fn clips(&self) -> Option<&DenoiserConfig> {
         match self {
-            Content::Transformer { config, .. } if config.is_video() => Some(config),
+            Content::Transformer { config, .. } if config.facts().is_video => Some(config),
             _ => None,
         }
     }

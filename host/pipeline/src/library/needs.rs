@@ -36,8 +36,8 @@ pub enum Need {
 
 /// The needs of a transformer.
 pub fn of(config: &DenoiserConfig) -> Vec<Need> {
-    let (channels, is_video) = (config.latent_channels(), config.is_video());
-    let vae = Need::Vae { family: config.family(), channels, is_video };
+    let (channels, is_video) = (config.facts().latent_channels, config.facts().is_video);
+    let vae = Need::Vae { family: config.facts().family, channels, is_video };
     let vision = config.facts().widths.image.map(|width| Need::VisionEncoder { width });
     let encoders = config.text_encoders().into_iter().map(|(kind, width)| Need::TextEncoder { kind, width });
     encoders.chain(vision).chain([vae]).collect()

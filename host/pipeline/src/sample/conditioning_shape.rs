@@ -61,7 +61,7 @@ impl ConditioningShape {
                 return Err(refused(format!("{samples} rows in {TEXT} and {} in {name}", shape[0])));
             }
         }
-        let condition = match config.condition_channels() {
+        let condition = match config.facts().condition_channels {
             0 => None,
             _ if positive.is_some() => None,
             channels => {
@@ -82,7 +82,7 @@ impl ConditioningShape {
     /// The shapes of a conditioning that a prompt's stages will make for a size.
     pub fn foreseen(model: &SampleModel, tokens: u32, size: Size) -> Result<Self> {
         let Widths { text, pooled, image } = model.config().facts().widths;
-        let condition = match model.config().condition_channels() {
+        let condition = match model.config().facts().condition_channels {
             0 => None,
             channels => {
                 let mut shape = model.shape_of(size)?;

@@ -24,7 +24,7 @@ impl SampleModel {
 
     /// The frames that are usual for the model: 1 of a picture.
     pub fn usual_frames(&self) -> u32 {
-        if self.config().is_video() { self.defaults.frames.unwrap_or(self.usual().frames) } else { 1 }
+        if self.config().facts().is_video { self.defaults.frames.unwrap_or(self.usual().frames) } else { 1 }
     }
 
     /// The size in pixels that is usual for the model.

@@ -255,7 +255,7 @@ impl SampleModel {
     /// The shape of a file's latents, as the model has them.
     fn latent_shape(&self, path: &Path) -> Result<Vec<i64>> {
         let file = LatentFile::open(path, None)?;
-        let (extents, channels) = (file.extents(), self.config().latent_channels());
+        let (extents, channels) = (file.extents(), self.config().facts().latent_channels);
         if file.channels() != channels.unsigned_abs() {
             return Err(Error::Input {
                 path: path.to_owned(),
@@ -264,7 +264,7 @@ impl SampleModel {
         }
         let [samples, frames, rows, columns] =
             [extents.samples, extents.frames, extents.height, extents.width].map(i64::from);
-        match self.config().is_video() {
+        match self.config().facts().is_video {
             true => Ok(vec![samples, channels, frames, rows, columns]),
             false if frames == 1 => Ok(vec![samples, channels, rows, columns]),
             false => {
@@ -292,11 +292,11 @@ impl SampleModel {
             }
             (None, None, None) => return Err(self.refused("no size: give --size or --latent".into())),
         };
-        let axes = if config.is_video() { 5 } else { 4 };
-        if shape.len() != axes || shape[1] != config.latent_channels() {
+        let axes = if config.facts().is_video { 5 } else { 4 };
+        if shape.len() != axes || shape[1] != config.facts().latent_channels {
             return Err(self.refused(format!(
                 "latents of {shape:?}: {axes} axes and {} channels were expected",
-                config.latent_channels()
+                config.facts().latent_channels
             )));
         }
         let noises = noise.and_then(|noise| noise.first().copied());

@@ -129,14 +129,14 @@ impl SampleModel {
     /// stay zero.
     fn latent(&self, path: &Path) -> Result<Tensor> {
         let latent = LatentFile::open(path, None)?.read()?;
-        let (values, channels) = (latent.values, self.config().latent_channels());
+        let (values, channels) = (latent.values, self.config().facts().latent_channels);
         if values.size()[1] != channels {
             return Err(Error::Input {
                 path: path.to_owned(),
                 reason: format!("{} channels: this transformer's latents have {channels}", values.size()[1]),
             });
         }
-        let values = match self.config().is_video() {
+        let values = match self.config().facts().is_video {
             true => values,
             false if values.size()[2] == 1 => values.f_squeeze_dim(2)?,
             false => {

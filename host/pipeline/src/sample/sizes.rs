@@ -23,8 +23,8 @@ impl SampleModel {
     /// The tokens of the image of latents [N, C, (T,) h, w].
     pub(super) fn image_tokens(&self, shape: &[i64]) -> u64 {
         let [frames, height, width] = [shape[shape.len() - 3], shape[shape.len() - 2], shape[shape.len() - 1]];
-        let frames = if self.config().is_video() { frames } else { 1 };
-        let patch = self.config().patch();
+        let frames = if self.config().facts().is_video { frames } else { 1 };
+        let patch = self.config().facts().patch;
         (frames * ((height + patch - 1) / patch) * ((width + patch - 1) / patch)) as u64
     }
 
@@ -47,9 +47,9 @@ impl SampleModel {
             let (fit, more) = (format!("{}×{}", next(width), next(height)), format!("multiples of {step} pixels"));
             return Err(wrong(setting, format!("a size of {width}×{height}: sides are {more}, as {fit}")));
         }
-        let channels = self.config().latent_channels();
+        let channels = self.config().facts().latent_channels;
         let [rows, columns] = [height / space, width / space].map(i64::from);
-        if !self.config().is_video() {
+        if !self.config().facts().is_video {
             return match frames {
                 1 => Ok(vec![1, channels, rows, columns]),
                 _ => Err(wrong(Setting::Frames, format!("{frames} frames: this transformer makes pictures"))),

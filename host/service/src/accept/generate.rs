@@ -264,7 +264,7 @@ pub fn inspect<'a>(
         work: Work {
             stage: Stage::Denoise,
             job: JobStage::Generate,
-            family: transformer.denoiser.config().family().name().to_owned(),
+            family: transformer.denoiser.config().facts().family.name().to_owned(),
             quantized: files.iter().any(|file| file.is_quantized()),
             samples,
             frames,

@@ -94,7 +94,7 @@ pub fn inspect<'a>(
         work: Work {
             stage: Stage::Denoise,
             job: JobStage::Denoise,
-            family: transformer.denoiser.config().family().name().to_owned(),
+            family: transformer.denoiser.config().facts().family.name().to_owned(),
             quantized: files.iter().any(|file| file.is_quantized()),
             samples: shape.first().map_or(1, |samples| *samples as u32),
             frames,

@@ -36,7 +36,7 @@ pub fn settings_of(
         ("denoise", fields.denoise.is_some() || has_values),
         ("text_tokens", request.text_tokens.is_some() || request.prompt.is_none()),
         ("as", fields.convention.is_some()),
-        ("fps", request.fps.is_some() || request.prompt.is_none() || !transformer.denoiser.config().is_video()),
+        ("fps", request.fps.is_some() || request.prompt.is_none() || !transformer.denoiser.config().facts().is_video),
     ];
     let missing = fields.iter().filter(|(_, is_given)| !is_given);
     settings.defaults = missing.map(|(name, _)| (*name).to_owned()).collect();

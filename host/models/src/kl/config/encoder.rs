@@ -1,15 +1,18 @@
 //! An encoder's architecture, read off the tensors' names and shapes like the decoder's.
 
+use std::sync::OnceLock;
+
 use serde::Serialize;
-use tilewright_kernels::Kernels;
-use tilewright_plan::Model;
+use tilewright_nn::{CausalOps, Meter, Scope};
 
 use super::{USUAL_GROUPS, config_file, sound};
 use crate::{
-    Checkpoint, ComputeFormat, Error, Family, Identity, Kind, Result,
-    kl::encoder_network::EncoderNetwork,
-    known::{Half, Known, Weights},
-    metered::{list_weights, weight_bytes},
+    Checkpoint, Error, HalfConfig, Identity, Kind, Pass, Result,
+    kl::{
+        encoder_network::EncoderNetwork,
+        metered::{self, Extent},
+    },
+    known::{Half, Known},
 };
 
 /// One down block: `layers` residual layers, then half the size if it is not the last.
@@ -47,13 +50,22 @@ pub struct EncoderConfig {
 }
 
 impl EncoderConfig {
-    /// Reads the architecture, and config.json beside the file if the layout is diffusers'.
-    ///
-    /// # Errors
-    /// [`Error::Unknown`] if the file has no encoder; a tensor that the architecture is read from
-    /// is missing or has the wrong rank; the norm groups don't divide the channels; config.json is
-    /// broken or asks for an unsupported layer.
-    pub fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
+    /// Pixels per latent pixel.
+    pub fn spatial_scale(&self) -> u32 {
+        1 << self.down_blocks.iter().filter(|block| block.downsamples).count().min(16)
+    }
+}
+
+impl HalfConfig for EncoderConfig {
+    const HALF: Half = Half::Encoder;
+    const KIND: Kind = Kind::KlAutoencoder;
+
+    type Network<O: CausalOps> = EncoderNetwork<O>;
+    /// Each layer's share of the work, in the order that they run; they add up to 1.
+    type Course = Vec<f64>;
+    type Extent = Extent;
+
+    fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
         let refused = |reason: String| Error::Unknown { path: file.path().to_owned(), reason };
         let names = Known::of_encoder(file, identity, Kind::KlAutoencoder)?;
         let first = [("encoder.conv_in.weight", 0), ("encoder.conv_in.bias", 0)];
@@ -101,38 +113,29 @@ impl EncoderConfig {
         Ok(config)
     }
 
-    /// Pixels per latent pixel.
-    pub fn spatial_scale(&self) -> u32 {
-        1 << self.down_blocks.iter().filter(|block| block.downsamples).count().min(16)
+    fn scales(&self) -> [u32; 2] {
+        [self.spatial_scale(), 1]
     }
 
-    /// The description of the model that policies are given.
-    pub fn model(&self, family: Family, file: &Checkpoint, identity: &Identity) -> Model {
-        Half::Encoder.model(file, identity, family, [self.spatial_scale(), 1])
+    fn attention_width(&self) -> Option<usize> {
+        self.middle_attention.then_some(self.middle_channels)
     }
 
-    /// Bytes of the weights, as they are laid out in a format with the kernels of a device.
-    ///
-    /// # Errors
-    /// The architecture's widths don't go together.
-    pub fn weight_bytes(&self, format: ComputeFormat, kernels: &Kernels) -> Result<u64> {
-        weight_bytes(format, kernels, |scope| EncoderNetwork::build(scope, self))
+    fn build<O: CausalOps>(&self, scope: &Scope<'_, O>) -> Result<EncoderNetwork<O>> {
+        EncoderNetwork::build(scope, self)
     }
 
-    /// The encoder's part of a file, beside the weights that the network needs.
-    ///
-    /// # Errors
-    /// The file is no KL autoencoder.
-    pub(in crate::kl) fn weights<'a>(&self, file: &'a Checkpoint, identity: &'a Identity) -> Result<Weights<'a>> {
-        let (_, needed) = list_weights(|scope| EncoderNetwork::build(scope, self))?;
-        Ok(Weights::new(Known::of(file, identity, Kind::KlAutoencoder)?, Half::Encoder, needed))
+    fn course(&self) -> Result<Vec<f64>> {
+        metered::encoder_shares(self)
     }
 
-    /// Checks, before anything is decided or loaded, that the weights can be loaded.
-    ///
-    /// # Errors
-    /// As [`super::Config::check_weights`].
-    pub fn check_weights(&self, file: &Checkpoint, identity: &Identity) -> Result<()> {
-        self.weights(file, identity)?.check()
+    fn pass(
+        &self,
+        network: &EncoderNetwork<Meter>,
+        meter: &Meter,
+        extent: &Extent,
+        _: &OnceLock<Vec<f64>>,
+    ) -> Result<Pass> {
+        metered::encode(self, network, meter, extent)
     }
 }

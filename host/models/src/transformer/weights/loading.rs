@@ -13,7 +13,7 @@ use tilewright_torch::{
 };
 
 use super::{Join, Residency, TransformerFile};
-use crate::{Error, LoadStep, Result};
+use crate::{Error, LoadStep, Result, known::LoadProgress};
 
 impl TransformerFile {
     /// Rows of a table of tokens in f32, on the CPU: each is read from the file by itself.
@@ -67,20 +67,13 @@ impl TransformerFile {
         blocks: &'a [Vec<String>],
         step: LoadStep<'a>,
     ) -> OnDevice<'a> {
-        let progress = RefCell::new(Progress { done: 0, all, step });
+        let progress = RefCell::new(LoadProgress { done: 0, all, step: Some(step) });
         let streams = RefCell::new(blocks.iter().map(|_| Vec::new()).collect());
         let bytes =
             blocks.iter().flatten().filter_map(|part| self.file.bytes(part)).map(|bytes| bytes.len() as u64).sum();
         let keeps = residency == Residency::Streamed && streamed::can_keep(bytes).unwrap_or(false);
         OnDevice { weights: self, format, device, residency, blocks, streams, keeps, progress }
     }
-}
-
-/// The bytes of a load that are done, all of its bytes, and its listener.
-struct Progress<'a> {
-    done: u64,
-    all: u64,
-    step: LoadStep<'a>,
 }
 
 /// Weights of a file for a device.
@@ -94,7 +87,7 @@ pub(crate) struct OnDevice<'a> {
     streams: RefCell<Vec<Vec<Arc<Streamed>>>>,
     /// Streamed matrices are kept in host memory.
     keeps: bool,
-    progress: RefCell<Progress<'a>>,
+    progress: RefCell<LoadProgress<'a>>,
 }
 
 impl OnDevice<'_> {
@@ -111,12 +104,9 @@ impl OnDevice<'_> {
 
     /// Tells how far the load is, before a weight is loaded.
     fn step(&self, name: &str) -> Result<()> {
-        let Progress { done, all, step } = &mut *self.progress.borrow_mut();
-        step(*done as f64 / (*all).max(1) as f64)?;
         let (parts, _) = self.weights.parts(name);
-        *done +=
-            parts.iter().filter_map(|part| self.weights.file.bytes(part)).map(|bytes| bytes.len() as u64).sum::<u64>();
-        Ok(())
+        let bytes = parts.iter().filter_map(|part| self.weights.file.bytes(part)).map(|bytes| bytes.len() as u64);
+        self.progress.borrow_mut().step(bytes.sum())
     }
 
     /// The matrices of a weight of `rows` rows, one below the other. Rows beyond these are left
