@@ -37,6 +37,6 @@ mod work;
 
 pub use error::{Error, Result, in_keys};
 pub use listen::{CertificateFault, server_config};
-pub use models::find_parts;
+pub use models::{OpenParts, open_parts};
 pub use server::{Options, serve};
 pub use telemetry::{TelemetryGuard, begin as begin_telemetry};
