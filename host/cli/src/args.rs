@@ -405,15 +405,7 @@ impl From<ObjectiveArgument> for Objective {
 }
 
 fn device(text: &str) -> Result<Choice, String> {
-    match text {
-        "auto" => Ok(Choice::Auto),
-        "cpu" => Ok(Choice::Cpu),
-        "cuda" => Ok(Choice::Gpu(0)),
-        _ => {
-            let index = text.strip_prefix("cuda:").and_then(|index| index.parse().ok());
-            index.map(Choice::Gpu).ok_or_else(|| "expected auto, cpu, cuda or cuda:N".to_owned())
-        }
-    }
+    text.parse().map_err(|_: String| "expected auto, cpu, cuda or cuda:N".to_owned())
 }
 
 fn since(text: &str) -> Result<SystemTime, tilewright_history::NotATime> {

@@ -10,7 +10,8 @@ use std::{
 use tilewright_history::{Entry, Error, Exported, Filter, History, json_line, user_path};
 use tilewright_pipeline::{HistoryFault, Session, Trials};
 use tilewright_plan::{
-    DenoiseRecord, Record, TextRecord, bytes, records::AnyRecord, terminal::shorten, words::with_noun,
+    DenoiseCost, DenoiseRecord, Outcome as Measured, Record, TextOutcome, Work, bytes, records::AnyRecord,
+    terminal::shorten, words::with_noun,
 };
 use tilewright_torch::device::Choice;
 
@@ -139,37 +140,51 @@ fn list(path: &Path, arguments: &HistoryList) -> Outcome {
     Ok(stdout.flush()?)
 }
 
-/// The cells of a record that differ between kinds of work.
-struct Cells<'a> {
-    time: &'a str,
-    family: &'a str,
-    size: String,
-    plan: String,
-    /// Seconds and bytes, measured and expected.
-    measured: [Option<f64>; 2],
-    expected: [Option<f64>; 2],
-    policy: &'a str,
-    device: &'a str,
+fn row(entry: &Entry) -> Vec<String> {
+    match &entry.record {
+        AnyRecord::Vae(record) => {
+            let Record { request, plan, .. } = &**record;
+            let together = if plan.batch == 1 { String::new() } else { format!(", batch {}", plan.batch) };
+            let size = size(request.batch, request.width, request.height, request.frames);
+            let plan = format!("{}, {}, {}{together}", plan.space, plan.precision, plan.layout);
+            let measured = |outcome: &Measured| (outcome.elapsed, outcome.peak_bytes);
+            cells(record, [size, plan], measured, |cost| (cost.elapsed, cost.peak_bytes))
+        }
+        AnyRecord::Denoise(record) => {
+            let DenoiseRecord { request, plan, .. } = &**record;
+            let latent = size(request.batch, request.width, request.height, request.frames);
+            let size = format!("{latent} latent, {}", with_noun(request.steps, "step"));
+            let expected = |cost: &DenoiseCost| (cost.step.saturating_mul(request.steps), cost.held_bytes());
+            cells(record, [size, plan.to_string()], |outcome| (outcome.elapsed, outcome.held_bytes()), expected)
+        }
+        AnyRecord::Text(record) => {
+            let words = [with_noun(record.request.all_tokens(), "token"), record.plan.to_string()];
+            let measured = |outcome: &TextOutcome| (outcome.elapsed, outcome.all_bytes());
+            cells(record, words, measured, |cost| (cost.elapsed, cost.all_bytes()))
+        }
+    }
 }
 
-fn row(entry: &Entry) -> Vec<String> {
-    let cells = match &entry.record {
-        AnyRecord::Vae(record) => of_vae(record),
-        AnyRecord::Denoise(record) => of_sample(record),
-        AnyRecord::Text(record) => of_text(record),
-    };
+/// A record's row, with its size and plan in words, and the time and memory of a measurement and
+/// of an expectation.
+fn cells<W: Work>(
+    record: &Record<W>,
+    [size, plan]: [String; 2],
+    measured: impl Fn(&W::Outcome) -> (Duration, u64),
+    expected: impl Fn(&W::Cost) -> (Duration, u64),
+) -> Vec<String> {
     let text = |text: &str| shorten(text, SHOWN);
-    let seconds = |seconds: f64| table::time(Duration::try_from_secs_f64(seconds).unwrap_or_default());
-    let held = |held: f64| bytes::display(held as u64);
-    let mut row = vec![text(&to_the_second(cells.time)), text(cells.family), cells.size, cells.plan];
-    let shown: [&dyn Fn(f64) -> String; 2] = [&seconds, &held];
-    for ((measured, expected), show) in cells.measured.into_iter().zip(cells.expected).zip(shown) {
-        let quotient = measured.zip(expected.filter(|expected| *expected > 0.0));
+    let mut row = vec![text(&to_the_second(&record.time)), text(W::family(&record.request)), size, plan];
+    let (measured, expected) = (record.outcome.as_ref().map(measured), record.expectation().map(expected));
+    let mut add = |value: fn((Duration, u64)) -> f64, show: fn((Duration, u64)) -> String| {
+        let quotient = measured.map(value).zip(expected.map(value).filter(|expected| *expected > 0.0));
         row.push(measured.map_or("failed".into(), show));
         row.push(expected.map_or(String::new(), show));
         row.push(quotient.map_or(String::new(), |(measured, expected)| format!("{:.2}", measured / expected)));
-    }
-    row.extend([text(cells.policy), text(cells.device)]);
+    };
+    add(|(time, _)| time.as_secs_f64(), |(time, _)| table::time(time));
+    add(|(_, held)| held as f64, |(_, held)| bytes::display(held));
+    row.extend([text(&record.policy.name), text(&record.device.name)]);
     row
 }
 
@@ -178,63 +193,6 @@ fn size(batch: u32, width: u32, height: u32, frames: u32) -> String {
     let samples = if batch == 1 { String::new() } else { format!("{batch} × ") };
     let frames = if frames == 1 { String::new() } else { format!(" × {frames} frames") };
     format!("{samples}{width}×{height}{frames}")
-}
-
-fn of_vae(record: &Record) -> Cells<'_> {
-    let Record { request, plan, outcome, .. } = record;
-    let together = if plan.batch == 1 { String::new() } else { format!(", batch {}", plan.batch) };
-    let expected = record.expectation();
-    Cells {
-        time: &record.time,
-        family: &request.model.family,
-        size: size(request.batch, request.width, request.height, request.frames),
-        plan: format!("{}, {}, {}{together}", plan.space, plan.precision, plan.layout),
-        measured: [
-            outcome.map(|outcome| outcome.elapsed.as_secs_f64()),
-            outcome.map(|outcome| outcome.peak_bytes as f64),
-        ],
-        expected: [expected.map(|cost| cost.elapsed.as_secs_f64()), expected.map(|cost| cost.peak_bytes as f64)],
-        policy: &record.policy.name,
-        device: &record.device.name,
-    }
-}
-
-fn of_sample(record: &DenoiseRecord) -> Cells<'_> {
-    let DenoiseRecord { request, plan, outcome, .. } = record;
-    let expected = record.expectation();
-    let steps = f64::from(request.steps);
-    let latent = size(request.batch, request.width, request.height, request.frames);
-    Cells {
-        time: &record.time,
-        family: &request.model.family,
-        size: format!("{latent} latent, {}", with_noun(request.steps, "step")),
-        plan: plan.to_string(),
-        measured: [
-            outcome.map(|outcome| outcome.elapsed.as_secs_f64()),
-            outcome.map(|outcome| outcome.held_bytes() as f64),
-        ],
-        expected: [expected.map(|cost| cost.step.as_secs_f64() * steps), expected.map(|cost| cost.held_bytes() as f64)],
-        policy: &record.policy.name,
-        device: &record.device.name,
-    }
-}
-
-fn of_text(record: &TextRecord) -> Cells<'_> {
-    let TextRecord { request, plan, outcome, .. } = record;
-    let expected = record.expectation();
-    Cells {
-        time: &record.time,
-        family: &request.model.kind,
-        size: with_noun(request.all_tokens(), "token"),
-        plan: plan.to_string(),
-        measured: [
-            outcome.map(|outcome| outcome.elapsed.as_secs_f64()),
-            outcome.map(|outcome| outcome.all_bytes() as f64),
-        ],
-        expected: [expected.map(|cost| cost.elapsed.as_secs_f64()), expected.map(|cost| cost.all_bytes() as f64)],
-        policy: &record.policy.name,
-        device: &record.device.name,
-    }
 }
 
 /// `2026-11-21 08:30:00`, of a record's time.

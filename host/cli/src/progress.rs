@@ -54,11 +54,7 @@ impl Progress {
     /// long, they end the program.
     pub fn new() -> Self {
         signals::manner(StopMode::Soon);
-        let bar = is_shown().then(|| {
-            let style = ProgressStyle::with_template("{msg} [{bar:30}] {percent:>3} %  {elapsed} elapsed{prefix}");
-            ProgressBar::new(STEPS)
-                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "))
-        });
+        let bar = bar("{msg} [{bar:30}] {percent:>3} %  {elapsed} elapsed{prefix}", STEPS);
         let (pace, spoken) = (TimeLeft::new(Instant::now()), Instant::now());
         Self { bar, pace, spoken, plan: String::new(), steps: 0, after_step: None, has_warned: false }
     }
@@ -121,16 +117,24 @@ impl Progress {
     }
 
     fn say(&self, line: &str) {
-        match &self.bar {
-            Some(bar) => bar.suspend(|| tell!("{line}")),
-            None => tell!("{line}"),
-        }
+        say(self.bar.as_ref(), line);
     }
 }
 
-/// True if bars are shown: on a terminal, without --quiet.
-pub fn is_shown() -> bool {
-    !printer::is_quiet() && printer::stderr_is_terminal()
+/// A bar of some length, if bars are shown: on a terminal, without --quiet.
+pub fn bar(template: &str, length: u64) -> Option<ProgressBar> {
+    (!printer::is_quiet() && printer::stderr_is_terminal()).then(|| {
+        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        ProgressBar::new(length).with_style(style.progress_chars("=> "))
+    })
+}
+
+/// Prints a line above a bar.
+pub fn say(bar: Option<&ProgressBar>, line: &str) {
+    match bar {
+        Some(bar) => bar.suspend(|| tell!("{line}")),
+        None => tell!("{line}"),
+    }
 }
 
 /// The time left: from the estimate at first, then more and more from the pace of the work so far.

@@ -1,8 +1,9 @@
 //! `[devices.NAME]`: devices that jobs run on, one job at a time each.
 
-use std::{collections::BTreeMap, fmt, str::FromStr};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
+pub use tilewright_plan::DeviceChoice as Choice;
 
 use crate::values;
 
@@ -14,6 +15,7 @@ const IMPLIED: &str = "main";
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default, expecting = "a table")]
 pub struct Device {
     /// The hardware that runs the jobs.
+    #[serde(deserialize_with = "device")]
     pub device: Choice,
     /// Threads of the processor, 1 to 1024; by default as many as it has cores.
     #[serde(deserialize_with = "values::count::<_, _, 1024>")]
@@ -30,50 +32,8 @@ pub struct Device {
     pub weights_memory_bytes: Option<u64>,
 }
 
-/// A choice of hardware.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Choice {
-    /// The first GPU that works, or else the processor.
-    #[default]
-    Auto,
-    /// The processor.
-    Cpu,
-    /// A CUDA or ROCm device, by its index from 0.
-    Gpu(usize),
-}
-
-impl FromStr for Choice {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let place = |place: &str| place.bytes().all(|byte| byte.is_ascii_digit()).then(|| place.parse().ok())?;
-        match text {
-            "auto" => Ok(Choice::Auto),
-            "cpu" => Ok(Choice::Cpu),
-            "cuda" => Ok(Choice::Gpu(0)),
-            _ => {
-                text.strip_prefix("cuda:").and_then(place).map(Choice::Gpu).ok_or_else(|| {
-                    format!("unknown device '{}', expected auto, cpu, cuda or cuda:N", text.escape_debug())
-                })
-            }
-        }
-    }
-}
-
-impl fmt::Display for Choice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Choice::Auto => f.write_str("auto"),
-            Choice::Cpu => f.write_str("cpu"),
-            Choice::Gpu(place) => write!(f, "cuda:{place}"),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Choice {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        values::text(deserializer, "a device: auto, cpu, cuda or cuda:N", str::parse)
-    }
+fn device<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Choice, D::Error> {
+    values::text(deserializer, "a device: auto, cpu, cuda or cuda:N", str::parse)
 }
 
 /// The defaults when none is configured.

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bytes;
+mod choice;
 mod decision;
 mod denoise;
 mod exact;
@@ -30,6 +31,7 @@ mod text;
 pub mod words;
 mod work;
 
+pub use choice::DeviceChoice;
 pub use decision::{
     Candidate, CostModel, Decision, Fallback, FallbackReason, LearnReport, LogLevel, LogLine, Planner, PolicyIdentity,
     Value,

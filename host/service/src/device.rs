@@ -176,12 +176,7 @@ fn measure_device(name: &str, configured: &tilewright_config::Device, capacity: 
     if let Some(threads) = threads {
         tilewright_torch::set_threads(threads);
     }
-    let choice = match configured.device {
-        Choice::Auto => tilewright_torch::device::Choice::Auto,
-        Choice::Cpu => tilewright_torch::device::Choice::Cpu,
-        Choice::Gpu(index) => tilewright_torch::device::Choice::Gpu(index),
-    };
-    let machine = Machine::open(choice, Probe::Kept).map_err(tilewright_pipeline::Error::from)?;
+    let machine = Machine::open(configured.device, Probe::Kept).map_err(tilewright_pipeline::Error::from)?;
     let device = DeviceState {
         name: name.to_owned(),
         queue: Queue::new(capacity),

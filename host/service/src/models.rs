@@ -317,10 +317,7 @@ impl Models {
 
 /// The parts of a configured model: those that are named, and the others from its `model`, as
 /// `tilewright generate` finds them. The VAE is a file.
-///
-/// # Errors
-/// There is no such model; it lacks a part.
-pub fn find_parts(configured: &tilewright_config::Model) -> tilewright_pipeline::Result<Parts> {
+fn find_parts(configured: &tilewright_config::Model) -> tilewright_pipeline::Result<Parts> {
     let named = Parts {
         text_encoders: configured.text_encoder.clone(),
         transformers: configured.transformer.clone(),
@@ -354,39 +351,80 @@ fn open_all(config: &Config, before: &ModelMap, weights: &WeightStore) -> Result
     models.collect()
 }
 
-fn open(name: &str, configured: &tilewright_config::Model, weights: &WeightStore) -> Result<OpenModel> {
-    let refused = |reason| Error::Model { model: name.to_owned(), reason };
-    let parts = find_parts(configured).map_err(refused)?;
-    let vae = parts.vae.as_ref().map(|path| -> Result<Arc<OpenVae>> {
-        let model = Model::open(path, overrides(name, path, configured)?).map_err(refused)?.sharing(weights);
-        Ok(OpenVae { path: path.clone(), model }.into())
+/// The parts of a configured model, opened.
+pub struct OpenParts {
+    /// Their paths.
+    pub parts: Parts,
+    /// The autoencoder.
+    pub vae: Option<Model>,
+    /// The transformer.
+    pub transformer: Option<SampleModel>,
+    /// The text encoders, and the tokens that they read, if the model says so.
+    pub text: Option<(TextEncoders, Option<u32>)>,
+}
+
+/// Opens the parts of a configured model.
+///
+/// # Errors
+/// There is no such model, or a part of it is unsound or does not go with the others: with the key
+/// that is to blame.
+pub fn open_parts(
+    name: &str,
+    configured: &tilewright_config::Model,
+) -> std::result::Result<OpenParts, (&'static str, Error)> {
+    let refused = |key| move |reason| (key, Error::Model { model: name.to_owned(), reason });
+    let parts = find_parts(configured).map_err(refused("model"))?;
+    let vae = parts.vae.as_ref().map(|path| {
+        let overrides = overrides(name, path, configured).map_err(|error| ("family", error))?;
+        Model::open(path, overrides).map_err(|error| refused(to_blame(path, overrides))(error))
     });
+    let vae = vae.transpose()?;
     let transformer = match parts.transformers.is_empty() {
         true => None,
-        false => Some(SampleModel::of_parts(&parts, configured.boundary).map_err(refused)?.sharing(weights)),
+        false => Some(SampleModel::of_parts(&parts, configured.boundary).map_err(refused("transformer"))?),
     };
-    let vae = vae.transpose()?;
-    // Each prompt would be refused.
-    if let (Some(vae), Some(transformer), false) = (&vae, &transformer, parts.text_encoders.is_empty()) {
-        LatentMap::check(transformer, (&vae.model, &vae.path)).map_err(refused)?;
+    let mut text = None;
+    if !parts.text_encoders.is_empty() {
+        // Each prompt would be refused.
+        if let (Some(transformer), Some(vae), Some(path)) = (&transformer, &vae, &parts.vae) {
+            LatentMap::check(transformer, (vae, path)).map_err(refused("vae"))?;
+        }
+        let encoders = TextEncoders::open(&parts.text_encoders).map_err(refused("text-encoder"))?;
+        let mut tokens = None;
+        if let Some(transformer) = &transformer {
+            encoders.check(transformer).map_err(refused("text-encoder"))?;
+            tokens = transformer.text_tokens().map_err(refused("text-encoder"))?;
+        }
+        text = Some((encoders, tokens));
     }
+    Ok(OpenParts { parts, vae, transformer, text })
+}
+
+/// The key that is to blame for a VAE that does not open: a setting, if it opens without.
+fn to_blame(path: &Path, overrides: Overrides) -> &'static str {
+    let given = [
+        ("family", overrides.family.is_some()),
+        ("scaling-factor", overrides.scaling.is_some()),
+        ("shift-factor", overrides.shift.is_some()),
+    ];
+    let given = given.iter().find(|(_, is_given)| *is_given).map(|(key, _)| *key);
+    given.filter(|_| Model::open(path, Overrides::default()).is_ok()).unwrap_or("vae")
+}
+
+fn open(name: &str, configured: &tilewright_config::Model, weights: &WeightStore) -> Result<OpenModel> {
+    let OpenParts { parts, vae, transformer, text } = open_parts(name, configured).map_err(|(_, error)| error)?;
+    let vae = vae.map(|model| model.sharing(weights));
+    let transformer = transformer.map(|transformer| transformer.sharing(weights));
     // The transformer's latents are those of the model's own vae.
     let transformer = match &vae {
-        Some(vae) => transformer.map(|transformer: SampleModel| transformer.scaled_for(&vae.model)),
+        Some(vae) => transformer.map(|transformer| transformer.scaled_for(vae)),
         None => transformer,
     };
-    let text = match (&parts.text_encoders[..], &transformer) {
-        ([], _) => None,
-        (paths, transformer) => {
-            let encoders = TextEncoders::open(paths).map_err(refused)?;
-            let tokens = transformer.as_ref().map(|transformer| -> Result<Option<u32>> {
-                encoders.check(transformer).map_err(refused)?;
-                transformer.text_tokens().map_err(refused)
-            });
-            let (tokens, quantized) = (tokens.transpose()?.flatten(), encoders.is_quantized());
-            Some(OpenText { paths: paths.to_vec(), tokens, quantized, weights: weights.clone() }.into())
-        }
-    };
+    let text = text.map(|(encoders, tokens)| {
+        let (paths, quantized) = (parts.text_encoders.clone(), encoders.is_quantized());
+        Arc::new(OpenText { paths, tokens, quantized, weights: weights.clone() })
+    });
+    let vae = vae.zip(parts.vae.clone()).map(|(model, path)| Arc::new(OpenVae { path, model }));
     Ok(OpenModel {
         name: name.to_owned(),
         vae,

@@ -18,18 +18,9 @@ pub use self::{
     runtime::versions,
     sysfs::{AmdGpu, amd_gpus},
 };
-use crate::{Error, Result, backend, ffi, memory};
+pub use tilewright_plan::DeviceChoice as Choice;
 
-/// Which device the user asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice {
-    /// The first GPU that works, or else the CPU.
-    Auto,
-    /// The CPU.
-    Cpu,
-    /// A CUDA or ROCm device by index.
-    Gpu(usize),
-}
+use crate::{Error, Result, backend, ffi, memory};
 
 /// Memory of the machine as the kernel sees it, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use tilewright_bench::Watch;
 use tilewright_plan::terminal::one_line;
 
 use crate::{
     failure::Outcome,
-    progress::is_shown,
+    progress,
     signals::{self, StopMode},
     tell::tell,
 };
@@ -38,11 +38,7 @@ impl Waiting {
     /// with the results so far; a second signal ends the program.
     fn new() -> Self {
         signals::manner(StopMode::Patiently);
-        let bar = is_shown().then(|| {
-            let style =
-                ProgressStyle::with_template("[{bar:24}] {pos}/{len}  {elapsed} elapsed, {eta} left  {wide_msg}");
-            ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "))
-        });
+        let bar = progress::bar("[{bar:24}] {pos}/{len}  {elapsed} elapsed, {eta} left  {wide_msg}", 0);
         let now = Instant::now();
         Self { bar, started: now, spoken: now }
     }
@@ -50,10 +46,7 @@ impl Waiting {
 
 impl Watch for Waiting {
     fn say(&mut self, line: &str) {
-        match &self.bar {
-            Some(bar) => bar.suspend(|| tell!("{line}")),
-            None => tell!("{line}"),
-        }
+        progress::say(self.bar.as_ref(), line);
     }
 
     fn advance(&mut self, done: usize, total: usize, what: &str) {

@@ -4,15 +4,12 @@
 use std::{net::TcpListener, path::Path};
 
 use tilewright_config::{Choice, Config, Policy, Server, Source, Wasi};
-use tilewright_engine::{Machine, Overrides};
+use tilewright_engine::Machine;
 use tilewright_files::digest::sha256;
 use tilewright_gate::Admission;
-use tilewright_models::Family;
-use tilewright_pipeline::{Error as PipelineError, LatentMap, Model, Parts, SampleModel, TextEncoders};
 use tilewright_policy::{CacheDir, Limits, PolicyError, PolicyHost, shipped_module, shipped_names};
 use tilewright_registry::Reference;
-use tilewright_service::find_parts;
-use tilewright_torch::device;
+use tilewright_service::{Error, OpenParts, open_parts};
 use ureq::http::Uri;
 
 use super::certificates;
@@ -50,55 +47,15 @@ fn check_all(config: &Config, cache: &CacheDir) -> Outcome {
     Ok(())
 }
 
-/// A model's parts, opened as the service opens them.
-pub struct Opened {
-    /// The paths.
-    pub parts: Parts,
-    /// The VAE, if it has one.
-    pub vae: Option<Model>,
-    /// The transformer, if it has one.
-    pub transformer: Option<SampleModel>,
-}
-
 /// Opens the parts of a model as the service does.
-pub fn open_model(config: &Config, name: &str, configured: &tilewright_config::Model) -> Outcome<Opened> {
-    let wrong = |key: &str, detail: String| Failure::from(config.error_at(&format!("models/{name}/{key}"), detail));
-    let wrong = &wrong;
-    let parts = find_parts(configured).map_err(|error| wrong("model", Failure::from(error).to_string()))?;
-    let vae = parts.vae.as_deref().map(|path| vae(config, name, configured, path)).transpose()?;
-    let refused = |key: &'static str| move |error: PipelineError| wrong(key, Failure::from(error).to_string());
-    let transformer = match parts.transformers.is_empty() {
-        true => None,
-        false => Some(SampleModel::open(&parts.transformers, configured.boundary).map_err(refused("transformer"))?),
-    };
-    if !parts.text_encoders.is_empty() {
-        if let (Some(transformer), Some(vae), Some(path)) = (&transformer, &vae, &parts.vae) {
-            LatentMap::check(transformer, (vae, path)).map_err(refused("vae"))?;
-        }
-        let encoders = TextEncoders::open(&parts.text_encoders).map_err(refused("text-encoder"))?;
-        if let Some(transformer) = &transformer {
-            encoders.check(transformer).map_err(refused("text-encoder"))?;
-        }
-    }
-    Ok(Opened { parts, vae, transformer })
-}
-
-/// Opens the VAE of a model.
-fn vae(config: &Config, name: &str, configured: &tilewright_config::Model, path: &Path) -> Outcome<Model> {
-    let wrong = |key: &str, detail: String| Failure::from(config.error_at(&format!("models/{name}/{key}"), detail));
-    let family = configured.family.as_deref().map(str::parse::<Family>).transpose();
-    let family = family.map_err(|error| wrong("family", error))?;
-    let overrides = Overrides { family, scaling: configured.scaling_factor, shift: configured.shift_factor };
-    Model::open(path, overrides).map_err(|error| {
-        let given = [
-            ("family", overrides.family.is_some()),
-            ("scaling-factor", overrides.scaling.is_some()),
-            ("shift-factor", overrides.shift.is_some()),
-        ];
-        let given = given.iter().find(|(_, is_given)| *is_given).map(|(key, _)| *key);
-        // A file that opens without them is not at fault.
-        let key = given.filter(|_| Model::open(path, Overrides::default()).is_ok());
-        wrong(key.unwrap_or("vae"), Failure::from(error).to_string())
+pub fn open_model(config: &Config, name: &str, configured: &tilewright_config::Model) -> Outcome<OpenParts> {
+    open_parts(name, configured).map_err(|(key, error)| {
+        let detail = match error {
+            Error::Model { reason, .. } => Failure::from(reason).to_string(),
+            Error::Family { reason, .. } => reason,
+            error => Failure::from(error).to_string(),
+        };
+        config.error_at(&format!("models/{name}/{key}"), detail).into()
     })
 }
 
@@ -137,8 +94,8 @@ fn data(config: &Config) -> Outcome {
 /// Checks that every configured GPU exists.
 fn devices(config: &Config) -> Outcome {
     for (name, configured) in config.devices() {
-        let Choice::Gpu(place) = configured.device else { continue };
-        Machine::find(device::Choice::Gpu(place)).map_err(|error| {
+        let Choice::Gpu(_) = configured.device else { continue };
+        Machine::find(configured.device).map_err(|error| {
             Failure::from(config.error_at(&format!("devices/{name}/device"), Failure::from(error).to_string()))
         })?;
     }

@@ -165,7 +165,7 @@ fn check(part: &Part, arguments: &DeviceCheck, effort: Effort) -> Outcome<Findin
 fn child(name: &str, environment: &[(&str, &str)], patience: Duration, arguments: &DeviceCheck) -> Outcome<Finding> {
     let program = env::current_exe().map_err(Failure::work)?;
     let mut command = Command::new(program);
-    command.args(["device", "check", "--part", name, "--device", &spelled(arguments.on.device)]);
+    command.args(["device", "check", "--part", name, "--device", &arguments.on.device.to_string()]);
     command.args(arguments.quick.then_some("--quick"));
     if let Some(threads) = arguments.on.threads {
         command.args(["--threads", &threads.to_string()]);
@@ -192,14 +192,6 @@ fn child(name: &str, environment: &[(&str, &str)], patience: Duration, arguments
         let line = stderr.lines().last().unwrap_or("it said nothing").trim_start_matches("error: ").to_owned();
         Finding::fail(line, Value::Null)
     }))
-}
-
-fn spelled(choice: Choice) -> String {
-    match choice {
-        Choice::Auto => "auto".into(),
-        Choice::Cpu => "cpu".into(),
-        Choice::Gpu(index) => format!("cuda:{index}"),
-    }
 }
 
 /// Reads all of a pipe in a thread.
