@@ -1,13 +1,13 @@
 //! Contests: policies compared on one latent.
 
 use tch::Tensor;
-use tilewright_engine::{Machine, Unfinished};
+use tilewright_engine::Machine;
 use tilewright_pipeline::{Decode, Model};
 use tilewright_plan::{Objective, Request, Space};
 
 use crate::{
     Against, Difference, Planners, Ratio, Report, Result, Rounds, Row, Spelling, Watch,
-    race::{Decoded, Ear, Interrupted, Lane, Runner, decode, elapsed_ms, race},
+    race::{Interrupted, Raced, Ran, Runner, Stop, elapsed_ms, race, runners},
 };
 
 /// One policy with its limit and objective.
@@ -43,7 +43,7 @@ pub struct Contest<'a> {
 /// A contest's report, and the pictures behind it.
 pub(crate) struct ContestResult {
     pub report: Report,
-    /// The last pictures of each entry, as in [`Decoded`]; none without a reference.
+    /// The last pictures of each entry, as in [`Ran`]; none without a reference.
     pub pictures: Vec<Option<Tensor>>,
 }
 
@@ -71,34 +71,19 @@ impl Contest<'_> {
         let request: Option<Request> = jobs.iter().flatten().next().map(|job| job.request().clone());
         // Frames are kept only if they are compared: long clips are large.
         let keeps = reference.as_ref().is_some_and(|(_, pictures)| pictures.is_some());
-        let mut runners = Vec::new();
-        // Per entry: its runner, or the reason why it has none.
-        let mut places: Vec<std::result::Result<usize, String>> = Vec::new();
-        for (entry, job) in self.entries.iter().zip(&jobs) {
-            let planner = planners(&entry.spelling).map_err(|error| error.to_string());
-            let made = job.as_ref().map_err(Clone::clone).and_then(|job| Ok((job, planner?)));
-            places.push(made.map(|(job, planner)| {
-                runners.push(Runner { job, planner, label: entry.spelling.to_string(), keeps, lane: Lane::default() });
-                runners.len() - 1
-            }));
-        }
+        let mut runners = runners(&self.entries, &jobs, planners, keeps);
         interrupted = interrupted || race(&mut runners, self.rounds, watch).is_err();
         let mut rows = Vec::new();
-        for (entry, place) in self.entries.iter().zip(&places) {
-            let Entry { spelling, memory_limit, objective } = entry;
-            let mut row = match place {
-                Ok(index) => Row::new(spelling, *objective, *memory_limit, &runners[*index].lane),
-                Err(error) => Row::from_error(spelling, *objective, *memory_limit, error.clone()),
-            };
-            let pictures = place.as_ref().ok().and_then(|index| runners[*index].lane.pictures.as_ref());
+        for (Entry { spelling, memory_limit, objective }, Runner { lane, .. }) in self.entries.iter().zip(&runners) {
+            let mut row = Row::new(spelling, *objective, *memory_limit, lane);
             let whole = reference.as_ref().and_then(|(_, pictures)| pictures.as_ref());
-            if let (Some(found), Some(whole)) = (pictures, whole) {
+            if let (Some(found), Some(whole)) = (&lane.output, whole) {
                 let space = row.plan.as_ref().map_or(Space::Whole, |plan| plan.space);
                 row.difference = Some(Difference::between(found, whole, &space)?);
             }
             rows.push(row);
         }
-        let pictures = places.iter().map(|place| runners[*place.as_ref().ok()?].lane.pictures.take()).collect();
+        let pictures = runners.into_iter().map(|runner| runner.lane.output).collect();
         let base = rows.first().map(|row| row.samples_ms.clone()).unwrap_or_default();
         for row in &mut rows {
             row.ratio = Ratio::of(&row.samples_ms, &base);
@@ -142,16 +127,15 @@ impl Contest<'_> {
             return Err(Interrupted);
         }
         watch.say(&format!("reference: {spelling}"));
-        let finished = match decode(&job, planner.as_mut(), &mut Ear(watch), true) {
-            Ok(finished) => finished,
-            Err(Unfinished { error: tilewright_engine::Error::Interrupted, .. }) => return Err(Interrupted),
-            Err(Unfinished { error, .. }) => {
+        let Ran { record, output, .. } = match Raced::run(&job, planner.as_mut(), watch, true) {
+            Ok(ran) => ran,
+            Err(Stop::Interrupted) => return Err(Interrupted),
+            Err(Stop::Failed(error)) => {
                 let error = format!("no differences: the reference can't be decoded: {error}");
                 watch.say(&error);
                 return Ok((Against { error: Some(error), ..against }, None));
             }
         };
-        let Decoded { record, pictures } = finished;
         against.plan = Some(record.plan.clone());
         against.elapsed_ms = elapsed_ms(&record);
         against.peak_bytes = record.outcome.map(|outcome| outcome.peak_bytes);
@@ -160,6 +144,6 @@ impl Contest<'_> {
             watch.say(&error);
             return Ok((Against { error: Some(error), ..against }, None));
         }
-        Ok((against, pictures))
+        Ok((against, output))
     }
 }

@@ -17,6 +17,8 @@ use rand_chacha::{
     rand_core::{Rng, SeedableRng},
 };
 use safetensors::tensor::{Dtype, TensorView};
+use tch::Tensor;
+use tilewright_pipeline::Model;
 
 use crate::{Error, Result, cache_folder, write_whole};
 
@@ -234,6 +236,13 @@ pub struct Latents {
 }
 
 impl Latents {
+    /// The latents of pictures of a size in pixels, or of clips of some latent frames.
+    pub fn of(model: &Model, size: [u32; 2], batch: u32, frames: Option<u32>, seed: u64) -> Self {
+        let [width, height] = size.map(|side| (side / model.spatial_scale()).max(1) as usize);
+        let frames = frames.map(|frames| frames as usize);
+        Self { batch: batch as usize, channels: model.latent_channels(), height, width, frames, seed }
+    }
+
     /// [N, C, h, w], or [N, C, T, h, w] of clips.
     pub fn shape(self) -> Vec<usize> {
         let Self { batch, channels, height, width, frames, seed: _ } = self;
@@ -244,6 +253,15 @@ impl Latents {
     pub fn values(self) -> Vec<f32> {
         let sample = |sample| (0..self.channels).flat_map(move |channel| self.channel(&format!("{sample}.{channel}")));
         (0..self.batch).flat_map(sample).collect()
+    }
+
+    /// A tensor of [`Self::shape`].
+    ///
+    /// # Errors
+    /// Memory is out.
+    pub fn tensor(self) -> Result<Tensor> {
+        let shape: Vec<i64> = self.shape().into_iter().map(|extent| extent as i64).collect();
+        Ok(Tensor::f_from_slice(&self.values())?.f_view(&shape[..])?)
     }
 
     fn channel(self, name: &str) -> Vec<f32> {

@@ -1,21 +1,21 @@
 //! Runs in turn: each round runs every policy once, and the next round starts with the next policy,
 //! so that drift of the machine falls on all alike.
 
-use std::{error::Error as StdError, fmt, ops::ControlFlow};
+use std::{error::Error as StdError, ops::ControlFlow};
 
 use tch::Tensor;
-use tilewright_engine::{Cancelled, Observer, Unfinished};
+use tilewright_engine::{Cancelled, DenoiseJob, Error, Finished, Observer, Unfinished};
 use tilewright_pipeline::{Decode, FrameStore};
-use tilewright_plan::{Plan, Planner, Record};
+use tilewright_plan::{Denoise, Planner, Record, Vae, Work};
 
-use crate::Spelling;
+use crate::{Entry, Spelling};
 
 /// Makes the planner that a spelling names.
 ///
 /// # Errors
 /// The planner's own, in one line: an unknown policy, a wrong setting.
-pub type Planners<'a> =
-    dyn Fn(&Spelling) -> std::result::Result<Box<dyn Planner>, Box<dyn StdError + Send + Sync>> + 'a;
+pub type Planners<'a, W = Vae> =
+    dyn Fn(&Spelling) -> std::result::Result<Box<dyn Planner<W>>, Box<dyn StdError + Send + Sync>> + 'a;
 
 /// An observer of a long measurement.
 pub trait Watch {
@@ -47,42 +47,131 @@ impl Rounds {
     }
 }
 
+/// Work that policies take turns on.
+pub(crate) trait Raced {
+    /// The kind of work.
+    type Work: Work;
+
+    /// Runs it once, and keeps its output if `keeps`.
+    fn run(
+        &self,
+        planner: &mut dyn Planner<Self::Work>,
+        watch: &mut dyn Watch,
+        keeps: bool,
+    ) -> std::result::Result<Ran<Self::Work>, Stop>;
+}
+
+/// A run that came to its end.
+pub(crate) struct Ran<W: Work = Vae> {
+    pub record: Record<W>,
+    /// True if its weights were there.
+    pub found_loaded: bool,
+    /// Pictures [N, C, H, W] in about −1…1, f32, in host memory; of clips [N·T, C, H, W]; of
+    /// samples the latents. None if they were not to be kept.
+    pub output: Option<Tensor>,
+}
+
+impl Raced for Decode<'_> {
+    type Work = Vae;
+
+    fn run(&self, planner: &mut dyn Planner, watch: &mut dyn Watch, keeps: bool) -> std::result::Result<Ran, Stop> {
+        let mut store = FrameStore::new(keeps);
+        let record = self.run(planner, &mut Ear(watch), &mut store, &[])?.record;
+        // A tensor of frames that are there already fails only if memory runs out.
+        let output = keeps.then(|| store.tensor()).transpose().map_err(Stop::failed)?;
+        let found_loaded = record.outcome.is_some_and(|outcome| outcome.load.is_zero());
+        Ok(Ran { record, found_loaded, output })
+    }
+}
+
+impl Raced for DenoiseJob<'_> {
+    type Work = Denoise;
+
+    fn run(
+        &self,
+        planner: &mut dyn Planner<Denoise>,
+        watch: &mut dyn Watch,
+        keeps: bool,
+    ) -> std::result::Result<Ran<Denoise>, Stop> {
+        let Finished { output, record, .. } = self.run(planner, None, &mut Ear(watch))?;
+        let found_loaded = record.outcome.is_some_and(|outcome| outcome.load.is_zero());
+        Ok(Ran { record, found_loaded, output: keeps.then_some(output.latents) })
+    }
+}
+
+/// The end of a run without a result.
+pub(crate) enum Stop {
+    Interrupted,
+    /// The reason, in one line.
+    Failed(String),
+}
+
+impl<W: Work> From<Unfinished<W>> for Stop {
+    fn from(unfinished: Unfinished<W>) -> Self {
+        match unfinished.error {
+            Error::Interrupted => Self::Interrupted,
+            error => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+impl Stop {
+    pub fn failed(error: impl ToString) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
 /// A policy's runs.
-pub(crate) struct Runner<'a> {
-    pub job: &'a Decode<'a>,
-    pub planner: Box<dyn Planner>,
+pub(crate) struct Runner<'a, J: Raced> {
+    /// The work and its policy; none if one of them could not be made.
+    pub made: Option<(&'a J, Box<dyn Planner<J::Work>>)>,
     pub label: String,
-    /// True if its pictures are compared afterwards.
+    /// True if its output is compared afterwards.
     pub keeps: bool,
-    pub lane: Lane,
+    pub lane: Lane<J::Work>,
 }
 
 /// The results of a policy's runs.
-#[derive(Debug, Default)]
-pub(crate) struct Lane {
+#[derive(Debug)]
+pub(crate) struct Lane<W: Work = Vae> {
     /// Time of the first run in milliseconds, if it is kept apart.
     pub first_ms: Option<f64>,
     /// The records of the counted runs.
-    pub records: Vec<Record>,
-    /// Runs that ended in a picture, counted or not, and those among them that found their weights
-    /// loaded.
+    pub records: Vec<Record<W>>,
+    /// Runs that ended with an output, counted or not, and those among them that found their
+    /// weights loaded.
     pub runs: usize,
     pub found_loaded: usize,
-    /// The last picture, or the frames of the last clip, and their plan.
-    pub pictures: Option<Tensor>,
-    pub plan: Option<Plan>,
+    /// The last output, as in [`Ran`], and its plan.
+    pub output: Option<Tensor>,
+    pub plan: Option<W::Plan>,
     /// The reason why it was stopped.
     pub error: Option<String>,
 }
 
-impl Lane {
-    pub fn samples_ms(&self) -> Vec<f64> {
-        self.records.iter().filter_map(elapsed_ms).collect()
+impl<W: Work> Default for Lane<W> {
+    fn default() -> Self {
+        let (first_ms, records, output, plan, error) = (None, Vec::new(), None, None, None);
+        Self { first_ms, records, runs: 0, found_loaded: 0, output, plan, error }
     }
 }
 
-pub(crate) fn elapsed_ms(record: &Record) -> Option<f64> {
-    record.outcome.as_ref().map(|outcome| outcome.elapsed.as_secs_f64() * 1e3)
+impl<W: Work> Lane<W> {
+    pub fn samples_ms(&self) -> Vec<f64> {
+        self.records.iter().filter_map(elapsed_ms).collect()
+    }
+
+    /// The fallback of the last counted run.
+    pub fn fallback(&self) -> Option<String> {
+        let fallback = self.records.last()?.fallback.as_ref()?;
+        Some(format!("{}: {}", fallback.reason, fallback.detail))
+    }
+}
+
+/// The time of a run in milliseconds; of a sample that of a step.
+pub(crate) fn elapsed_ms<W: Work>(record: &Record<W>) -> Option<f64> {
+    let [seconds, _] = W::measured(record.outcome.as_ref()?);
+    Some(seconds * 1e3)
 }
 
 /// The order of a round.
@@ -94,88 +183,92 @@ pub(crate) fn turns(count: usize, round: usize) -> impl Iterator<Item = usize> {
 #[derive(Debug)]
 pub(crate) struct Interrupted;
 
-impl fmt::Display for Interrupted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("interrupted")
-    }
-}
-
-/// Runs all policies in turn. A failed policy is not run again. Results so far stay if interrupted.
-pub(crate) fn race(
-    runners: &mut [Runner<'_>],
-    rounds: Rounds,
+/// Runs several things in turn. One that fails gets its error, and is not run again, as one that
+/// has an error before.
+pub(crate) fn in_turns(
+    labels: &[String],
+    errors: &mut [Option<String>],
+    rounds: usize,
     watch: &mut dyn Watch,
+    mut run: impl FnMut(usize, usize, &mut dyn Watch) -> std::result::Result<(), Stop>,
 ) -> std::result::Result<(), Interrupted> {
-    let total = rounds.total() * runners.len();
-    let mut done = 0;
-    for round in 0..rounds.total() {
-        for index in turns(runners.len(), round) {
-            let runner = &mut runners[index];
-            done += 1;
-            if runner.lane.error.is_some() {
+    for round in 0..rounds {
+        for (turn, index) in turns(labels.len(), round).enumerate() {
+            if errors[index].is_some() {
                 continue;
             }
-            watch.advance(done - 1, total, &runner.label);
-            runner.run(round, rounds, watch)?;
+            if !watch.goes_on() {
+                return Err(Interrupted);
+            }
+            watch.advance(round * labels.len() + turn, rounds * labels.len(), &labels[index]);
+            match run(index, round, watch) {
+                Ok(()) => {}
+                Err(Stop::Interrupted) => return Err(Interrupted),
+                Err(Stop::Failed(error)) => {
+                    watch.say(&format!("{}: {error}", labels[index]));
+                    errors[index] = Some(error);
+                }
+            }
         }
     }
     Ok(())
 }
 
-impl Runner<'_> {
-    fn run(&mut self, round: usize, rounds: Rounds, watch: &mut dyn Watch) -> std::result::Result<(), Interrupted> {
-        if !watch.goes_on() {
-            return Err(Interrupted);
-        }
-        match decode(self.job, self.planner.as_mut(), &mut Ear(watch), self.keeps) {
-            Ok(Decoded { record, pictures }) => {
-                let lane = &mut self.lane;
-                let first = lane.runs == 0;
-                lane.runs += 1;
-                let loaded = record.outcome.is_some_and(|outcome| outcome.load.is_zero());
-                lane.found_loaded += usize::from(!first && loaded);
-                lane.pictures = pictures;
-                lane.plan = Some(record.plan.clone());
-                if round == 0 && rounds.first_apart {
-                    lane.first_ms = elapsed_ms(&record);
-                } else if round >= rounds.total() - rounds.iterations {
-                    lane.records.push(record);
-                }
-            }
-            Err(Unfinished { error: tilewright_engine::Error::Interrupted, .. }) => return Err(Interrupted),
-            Err(Unfinished { error, .. }) => {
-                let error = error.to_string();
-                watch.say(&format!("{}: {error}", self.label));
-                self.lane.error = Some(error);
-            }
+/// The runs of entries that are about to begin, in their order.
+pub(crate) fn runners<'a, J: Raced>(
+    entries: &[Entry],
+    jobs: &'a [std::result::Result<J, String>],
+    planners: &Planners<'_, J::Work>,
+    keeps: bool,
+) -> Vec<Runner<'a, J>> {
+    let runner = |(Entry { spelling, .. }, job): (&Entry, &'a std::result::Result<J, String>)| {
+        Runner::new(job.as_ref().map_err(Clone::clone), planners(spelling), spelling.to_string(), keeps)
+    };
+    entries.iter().zip(jobs).map(runner).collect()
+}
+
+/// Runs all policies in turn. Results so far stay if interrupted.
+pub(crate) fn race<J: Raced>(
+    runners: &mut [Runner<'_, J>],
+    rounds: Rounds,
+    watch: &mut dyn Watch,
+) -> std::result::Result<(), Interrupted> {
+    let labels: Vec<String> = runners.iter().map(|runner| runner.label.clone()).collect();
+    let mut errors: Vec<Option<String>> = runners.iter_mut().map(|runner| runner.lane.error.take()).collect();
+    let ended = in_turns(&labels, &mut errors, rounds.total(), watch, |index, round, watch| {
+        runners[index].run(round, rounds, watch)
+    });
+    runners.iter_mut().zip(errors).for_each(|(runner, error)| runner.lane.error = error);
+    ended
+}
+
+impl<'a, J: Raced> Runner<'a, J> {
+    /// Runs that are about to begin; with an error if the work or its policy could not be made.
+    pub fn new(
+        job: std::result::Result<&'a J, String>,
+        planner: std::result::Result<Box<dyn Planner<J::Work>>, Box<dyn StdError + Send + Sync>>,
+        label: String,
+        keeps: bool,
+    ) -> Self {
+        let made = job.and_then(|job| Ok((job, planner.map_err(|error| error.to_string())?)));
+        let (made, error) = made.map_or_else(|error| (None, Some(error)), |made| (Some(made), None));
+        Self { made, label, keeps, lane: Lane { error, ..Lane::default() } }
+    }
+
+    fn run(&mut self, round: usize, rounds: Rounds, watch: &mut dyn Watch) -> std::result::Result<(), Stop> {
+        let Self { made: Some((job, planner)), keeps, lane, .. } = self else { return Ok(()) };
+        let Ran { record, found_loaded, output } = job.run(planner.as_mut(), watch, *keeps)?;
+        lane.found_loaded += usize::from(lane.runs > 0 && found_loaded);
+        lane.runs += 1;
+        lane.output = output;
+        lane.plan = Some(record.plan.clone());
+        if round == 0 && rounds.first_apart {
+            lane.first_ms = elapsed_ms(&record);
+        } else if round >= rounds.total() - rounds.iterations {
+            lane.records.push(record);
         }
         Ok(())
     }
-}
-
-/// A decode that came to its end.
-pub(crate) struct Decoded {
-    pub record: Record,
-    /// Pictures [N, C, H, W] in about −1…1, f32, in host memory; of clips [N·T, C, H, W]. None if
-    /// they were not to be kept.
-    pub pictures: Option<Tensor>,
-}
-
-/// Runs a decode, and keeps its pictures if `keeps`.
-pub(crate) fn decode(
-    job: &Decode<'_>,
-    planner: &mut dyn Planner,
-    observer: &mut dyn Observer,
-    keeps: bool,
-) -> std::result::Result<Decoded, Unfinished> {
-    let mut store = FrameStore::new(keeps);
-    let record = job.run(planner, observer, &mut store, &[])?.record;
-    // A tensor of frames that are there already fails only if memory runs out.
-    let pictures = keeps.then(|| store.tensor()).transpose().map_err(|error| match error {
-        tilewright_pipeline::Error::Engine(error) => error,
-        error => tilewright_engine::Error::Sink(error.into()),
-    })?;
-    Ok(Decoded { record, pictures })
 }
 
 /// Passes a job's progress on.

@@ -107,12 +107,6 @@ pub struct Row {
 }
 
 impl Row {
-    /// A row that has an error and nothing else.
-    pub(crate) fn from_error(spelling: &Spelling, objective: Objective, memory_limit: u64, error: String) -> Self {
-        let lane = Lane { error: Some(error), ..Lane::default() };
-        Self::new(spelling, objective, memory_limit, &lane)
-    }
-
     /// The row of a lane's runs, without comparisons.
     pub(crate) fn new(spelling: &Spelling, objective: Objective, memory_limit: u64, lane: &Lane) -> Self {
         let samples = lane.samples_ms();
@@ -137,9 +131,7 @@ impl Row {
             plan: lane.plan.clone(),
             plans: plans.len(),
             adjusted: last.map(|record| record.adjusted.clone()).unwrap_or_default(),
-            fallback: last
-                .and_then(|record| record.fallback.as_ref())
-                .map(|fallback| format!("{}: {}", fallback.reason, fallback.detail)),
+            fallback: lane.fallback(),
             first_ms: lane.first_ms,
             mean_ms: summary.map(|summary| summary.mean),
             std_ms: summary.and_then(|summary| summary.std),

@@ -4,30 +4,22 @@
 mod judge;
 mod plans;
 
-use std::error::Error as StdError;
-
 use serde::Serialize;
 use tch::Tensor;
-use tilewright_engine::{DenoiseJob, Denoiser, Error, Finished, Machine, Sampling, Unfinished};
-use tilewright_plan::{
-    Denoise, DenoiseCost, DenoisePlan, DenoiseRecord, DenoiseRequest, Device, Objective, Planner, Work,
-};
+use tilewright_engine::{DenoiseJob, Denoiser, Machine, Sampling};
+use tilewright_plan::{Denoise, DenoiseCost, DenoisePlan, DenoiseRequest, Device, Objective, Work};
 use tilewright_statistics::Summary;
 use tilewright_torch::psnr;
 
 use crate::{
-    Entry, Ratio, Result, Rounds, Spelling, Watch,
-    race::{Ear, Interrupted, turns},
+    Entry, Planners, Ratio, Result, Rounds, Spelling, Watch,
+    race::{Interrupted, Lane, Raced, Stop, race, runners},
 };
 
 pub use self::judge::{SampleCase, SampleSweep, SampleSweepReport};
 
 /// Makes the planner of samples that a spelling names.
-///
-/// # Errors
-/// The planner's own, in one line: an unknown policy, a wrong setting.
-pub type SamplePlanners<'a> =
-    dyn Fn(&Spelling) -> std::result::Result<Box<dyn Planner<Denoise>>, Box<dyn StdError + Send + Sync>> + 'a;
+pub type SamplePlanners<'a> = Planners<'a, Denoise>;
 
 /// Policies that take turns on one sample.
 #[derive(Debug)]
@@ -122,20 +114,6 @@ impl SampleRow {
     }
 }
 
-/// A policy's runs.
-struct Runner<'a> {
-    job: DenoiseJob<'a>,
-    planner: Box<dyn Planner<Denoise>>,
-    first_ms: Option<f64>,
-    records: Vec<DenoiseRecord>,
-    latents: Option<Tensor>,
-    error: Option<String>,
-}
-
-fn step_ms(record: &DenoiseRecord) -> Option<f64> {
-    record.outcome.map(|outcome| outcome.step.as_secs_f64() * 1e3)
-}
-
 impl SampleContest<'_> {
     /// Runs the contest. A failed policy is a row with its error; an interruption leaves rows with
     /// the measurements so far.
@@ -152,20 +130,15 @@ impl SampleContest<'_> {
                 Err(Interrupted) => interrupted = true,
             }
         }
-        let mut runners: Vec<std::result::Result<Runner<'_>, String>> = Vec::new();
-        for entry in &self.entries {
-            let job = self.job(entry.memory_limit, entry.objective).map_err(|error| error.to_string());
-            let planner = planners(&entry.spelling).map_err(|error| error.to_string());
-            runners.push(job.and_then(|job| {
-                let planner = planner?;
-                Ok(Runner { job, planner, first_ms: None, records: Vec::new(), latents: None, error: None })
-            }));
-        }
-        interrupted = interrupted || self.race(&mut runners, watch).is_err();
-        let mut rows: Vec<SampleRow> = self.entries.iter().zip(&runners).map(|(entry, of)| row(entry, of)).collect();
+        let job = |entry: &Entry| self.job(entry.memory_limit, entry.objective).map_err(|error| error.to_string());
+        let jobs: Vec<_> = self.entries.iter().map(job).collect();
+        let mut runners = runners(&self.entries, &jobs, planners, self.against.is_some());
+        interrupted = interrupted || race(&mut runners, self.rounds, watch).is_err();
+        let rows = self.entries.iter().zip(&runners).map(|(entry, runner)| row(entry, &runner.lane));
+        let mut rows: Vec<SampleRow> = rows.collect();
         if let Some((_, Ok(whole))) = &reference {
             for (row, runner) in rows.iter_mut().zip(&runners) {
-                let latents = runner.as_ref().ok().and_then(|runner| runner.latents.as_ref());
+                let latents = runner.lane.output.as_ref();
                 row.psnr = latents.map(|latents| psnr::over_span(latents, whole)).transpose()?;
             }
         }
@@ -176,7 +149,7 @@ impl SampleContest<'_> {
         Ok(SampleReport {
             tilewright: env!("CARGO_PKG_VERSION").into(),
             device: self.machine.facts.clone(),
-            request: runners.iter().flatten().next().map(|runner| runner.job.request().clone()),
+            request: jobs.iter().flatten().next().map(|job| job.request().clone()),
             runs: rows,
             against: reference.map(|(policy, found)| found.map(|_| policy)),
             warmup: self.rounds.warmup,
@@ -203,79 +176,28 @@ impl SampleContest<'_> {
             Ok(made) => made,
             Err(error) => return Ok(Err(error)),
         };
-        match job.run(planner.as_mut(), None, &mut Ear(watch)) {
-            Ok(Finished { output, .. }) => Ok(Ok(output.latents)),
-            Err(Unfinished { error: Error::Interrupted, .. }) => Err(Interrupted),
-            Err(Unfinished { error, .. }) => Ok(Err(error.to_string())),
+        match Raced::run(&job, planner.as_mut(), watch, true) {
+            Ok(ran) => Ok(ran.output.ok_or_else(|| "no latents".to_owned())),
+            Err(Stop::Interrupted) => Err(Interrupted),
+            Err(Stop::Failed(error)) => Ok(Err(error)),
         }
-    }
-
-    /// Runs all policies in turn. A failed policy is not run again.
-    fn race(
-        &self,
-        runners: &mut [std::result::Result<Runner<'_>, String>],
-        watch: &mut dyn Watch,
-    ) -> std::result::Result<(), Interrupted> {
-        let rounds = self.rounds;
-        let (total, mut done) = (rounds.total() * runners.len(), 0);
-        for round in 0..rounds.total() {
-            for index in turns(runners.len(), round) {
-                done += 1;
-                let Ok(runner) = &mut runners[index] else { continue };
-                if runner.error.is_some() {
-                    continue;
-                }
-                if !watch.goes_on() {
-                    return Err(Interrupted);
-                }
-                let label = self.entries[index].spelling.to_string();
-                watch.advance(done - 1, total, &label);
-                match runner.job.run(runner.planner.as_mut(), None, &mut Ear(watch)) {
-                    Ok(Finished { output, record, .. }) => {
-                        runner.latents = self.against.is_some().then_some(output.latents);
-                        if round == 0 && rounds.first_apart {
-                            runner.first_ms = step_ms(&record);
-                        } else if round >= rounds.total() - rounds.iterations {
-                            runner.records.push(record);
-                        }
-                    }
-                    Err(Unfinished { error: Error::Interrupted, .. }) => return Err(Interrupted),
-                    Err(Unfinished { error, .. }) => {
-                        watch.say(&format!("{label}: {error}"));
-                        runner.error = Some(error.to_string());
-                    }
-                }
-            }
-        }
-        Ok(())
     }
 }
 
 /// The row of a policy's runs, without comparisons.
-fn row(
-    Entry { spelling, memory_limit, objective }: &Entry,
-    runner: &std::result::Result<Runner<'_>, String>,
-) -> SampleRow {
-    let row = SampleRow {
+fn row(Entry { spelling, memory_limit, objective }: &Entry, lane: &Lane<Denoise>) -> SampleRow {
+    let samples_ms = lane.samples_ms();
+    let summary = Summary::of(&samples_ms);
+    let last = lane.records.last();
+    let outcomes = || lane.records.iter().filter_map(|record| record.outcome);
+    SampleRow {
         policy: spelling.to_string(),
         objective: *objective,
         memory_limit: *memory_limit,
-        ..SampleRow::default()
-    };
-    let runner = match runner {
-        Ok(runner) => runner,
-        Err(error) => return SampleRow { error: Some(error.clone()), ..row },
-    };
-    let samples_ms: Vec<f64> = runner.records.iter().filter_map(step_ms).collect();
-    let summary = Summary::of(&samples_ms);
-    let last = runner.records.last();
-    let outcomes = || runner.records.iter().filter_map(|record| record.outcome);
-    let fallback = last.and_then(|record| record.fallback.as_ref());
-    SampleRow {
         plan: last.map(|record| record.plan.clone()),
         adjusted: last.map(|record| record.adjusted.clone()).unwrap_or_default(),
-        fallback: fallback.map(|fallback| format!("{}: {}", fallback.reason, fallback.detail)),
-        first_ms: runner.first_ms,
+        fallback: lane.fallback(),
+        first_ms: lane.first_ms,
         mean_ms: summary.map(|summary| summary.mean),
         std_ms: summary.and_then(|summary| summary.std),
         min_ms: summary.map(|summary| summary.min),
@@ -287,8 +209,8 @@ fn row(
         moved_bytes: outcomes().map(|outcome| outcome.moved_bytes).max(),
         reused: outcomes().map(|outcome| outcome.reused).max().unwrap_or(0),
         estimate: last.and_then(|record| record.estimate),
-        error: runner.error.clone(),
-        ..row
+        error: lane.error.clone(),
+        ..SampleRow::default()
     }
 }
 

@@ -15,9 +15,8 @@ use tilewright_plan::{Device, Objective};
 use crate::{
     Contest, Entry, Latents, Planners, Report, Result, Rounds, Spelling, Watch,
     contest::ContestResult,
-    race::{Decoded, Ear, decode},
+    race::{Raced, Stop},
     samples::SamplePlanners,
-    sweep::tensor,
 };
 use cases::{CASES, Case, Of};
 use transitions::{borders, borders_alone, evenness, over_elsewhere, steps};
@@ -217,7 +216,7 @@ impl Suite<'_> {
 
     /// Makes a case's latents, and estimates its seconds: every decode as long as the baseline's.
     fn plan(&self, case: &'static Case) -> Result<(Planned, Option<f64>)> {
-        let latents = tensor(self.latents(case.of))?;
+        let latents = self.latents(case.of).tensor()?;
         let job = self.model(case.of).and_then(|model| {
             let job = Decode::new(self.machine, model, &latents, self.ample(), case.objective).ok()?;
             job.estimate(&case.of.baseline()).ok()
@@ -235,28 +234,13 @@ impl Suite<'_> {
     }
 
     fn latents(&self, of: Of) -> Latents {
-        let extent = |pixels: u32, scale: u32| (self.side(pixels) / scale).max(1) as usize;
         match (of, self.vae, self.video) {
             (Of::Clips(clips), _, Some(video)) => {
                 let (samples, frames) = if self.quick { clips.quick } else { (clips.samples, clips.frames) };
-                let (scale, temporal) = (video.spatial_scale(), video.temporal_scale().max(1));
-                Latents {
-                    batch: samples as usize,
-                    channels: video.latent_channels(),
-                    height: extent(clips.height, scale),
-                    width: extent(clips.width, scale),
-                    frames: Some(1 + (frames - 1).div_ceil(temporal) as usize),
-                    seed: 0,
-                }
+                let frames = 1 + (frames - 1).div_ceil(video.temporal_scale().max(1));
+                Latents::of(video, [clips.width, clips.height].map(|side| self.side(side)), samples, Some(frames), 0)
             }
-            (Of::Pictures { side, batch }, Some(vae), _) => Latents {
-                batch: batch as usize,
-                channels: vae.latent_channels(),
-                height: extent(side, vae.spatial_scale()),
-                width: extent(side, vae.spatial_scale()),
-                frames: None,
-                seed: 0,
-            },
+            (Of::Pictures { side, batch }, Some(vae), _) => Latents::of(vae, [self.side(side); 2], batch, None, 0),
             // Not selected: nothing is generated.
             _ => Latents { batch: 1, channels: 1, height: 1, width: 1, frames: None, seed: 0 },
         }
@@ -348,10 +332,11 @@ impl Suite<'_> {
         spelling.settings.extend(settings.map(|(key, value)| (key.to_owned(), value)));
         let job = Decode::new(self.machine, video, latents, self.ample(), Objective::Fastest);
         let (Ok(job), Ok(mut planner)) = (job, planners(&spelling)) else { return Ok(None) };
-        match decode(&job, planner.as_mut(), &mut Ear(watch), true) {
-            Ok(Decoded { pictures, .. }) => Ok(pictures),
-            Err(unfinished) => {
-                watch.say(&format!("{spelling}: {}", unfinished.error));
+        match Raced::run(&job, planner.as_mut(), watch, true) {
+            Ok(ran) => Ok(ran.output),
+            Err(Stop::Interrupted) => Ok(None),
+            Err(Stop::Failed(error)) => {
+                watch.say(&format!("{spelling}: {error}"));
                 Ok(None)
             }
         }
@@ -365,7 +350,7 @@ impl Suite<'_> {
         let Some(Case { of: of @ Of::Pictures { side, batch }, .. }) = case else { return Ok(None) };
         let _no_grad = tch::no_grad_guard();
         let device = self.machine.device;
-        let latents = tensor(self.latents(*of))?.f_to_device(device)?;
+        let latents = self.latents(*of).tensor()?.f_to_device(device)?;
         let side = i64::from(self.side(*side));
         let picture = Tensor::f_zeros([i64::from(*batch), 3, side, side], (Kind::BFloat16, device))?;
         let picture = channels_last(&picture).map_err(tilewright_engine::Error::from)?;

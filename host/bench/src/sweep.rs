@@ -8,14 +8,14 @@ mod rows;
 use std::{fmt, str::FromStr};
 
 use tch::{Device as Place, Tensor};
-use tilewright_engine::{Machine, Unfinished};
-use tilewright_pipeline::{Decode, FrameStore, Model, default_limit};
+use tilewright_engine::Machine;
+use tilewright_pipeline::{Decode, Model, default_limit};
 use tilewright_plan::{Objective, Plan, bytes, words::with_noun};
 use tilewright_statistics::median;
 
 use crate::{
-    Error, Latents, Planners, Result, Rounds, Spelling, Watch,
-    race::{Ear, Interrupted, Lane, Runner, race},
+    Latents, Planners, Result, Rounds, Spelling, Watch,
+    race::{Interrupted, Lane, Raced, Ran, Runner, Stop, race},
 };
 
 pub use judge::{Accuracy, Honesty};
@@ -102,24 +102,10 @@ impl Sweep<'_> {
             interrupted: false,
         };
         for side in &self.sizes {
-            let scale = self.model.spatial_scale();
-            let latents = Latents {
-                batch: 1,
-                channels: self.model.latent_channels(),
-                height: (side / scale).max(1) as usize,
-                width: (side / scale).max(1) as usize,
-                frames: None,
-                seed: self.seed,
-            };
-            let latents = tensor(latents)?;
-            let swept = self.sweep_size(&latents, planners, watch, &mut report);
-            match swept {
-                Ok(()) => {}
-                Err(Stop::Interrupted) => {
-                    report.interrupted = true;
-                    break;
-                }
-                Err(Stop::Failed(error)) => return Err(error),
+            let latents = Latents::of(self.model, [*side, *side], 1, None, self.seed).tensor()?;
+            if let Err(Interrupted) = self.sweep_size(&latents, planners, watch, &mut report)? {
+                report.interrupted = true;
+                break;
             }
         }
         report.honesty = Honesty::of(&report.plans);
@@ -136,7 +122,7 @@ impl Sweep<'_> {
         planners: &Planners<'_>,
         watch: &mut dyn Watch,
         report: &mut SweepReport,
-    ) -> std::result::Result<(), Stop> {
+    ) -> Result<std::result::Result<(), Interrupted>> {
         let job = Decode::new(self.machine, self.model, latents, self.ample(), Objective::Fastest)?;
         report.requests.push(SweptRequest {
             request: job.request().clone(),
@@ -149,7 +135,7 @@ impl Sweep<'_> {
         let (mut rows, ended) = self.measure(&job, &plans, planners, watch);
         let ended = ended.and_then(|()| self.choose(latents, &job, &mut rows, planners, watch, report));
         report.plans.append(&mut rows);
-        ended
+        Ok(ended)
     }
 
     /// Measures plans in turns.
@@ -159,35 +145,30 @@ impl Sweep<'_> {
         plans: &[Plan],
         planners: &Planners<'_>,
         watch: &mut dyn Watch,
-    ) -> (Vec<PlanRow>, std::result::Result<(), Stop>) {
-        let mut rows = Vec::new();
-        let mut runners = Vec::new();
-        for plan in plans {
-            let spelling = Spelling::fixed(plan);
-            let planner = planners(&spelling).map_err(|error| error.to_string());
-            let request = job.request();
-            rows.push(PlanRow {
-                width: request.width,
-                height: request.height,
-                policy: spelling.to_string(),
-                plan: plan.clone(),
-                elapsed_ms: None,
-                samples_ms: Vec::new(),
-                peak_bytes: None,
-                estimate: job.estimate(plan).ok(),
-                error: planner.as_ref().err().cloned(),
-            });
-            if let Ok(planner) = planner {
-                let label = crate::spelling::in_words(plan);
-                runners.push((rows.len() - 1, Runner { job, planner, label, keeps: false, lane: Lane::default() }));
-            }
-        }
-        let (places, mut runners): (Vec<usize>, Vec<_>) = runners.into_iter().unzip();
+    ) -> (Vec<PlanRow>, std::result::Result<(), Interrupted>) {
+        let request = job.request();
+        let row = |plan: &Plan| PlanRow {
+            width: request.width,
+            height: request.height,
+            policy: Spelling::fixed(plan).to_string(),
+            plan: plan.clone(),
+            elapsed_ms: None,
+            samples_ms: Vec::new(),
+            peak_bytes: None,
+            estimate: job.estimate(plan).ok(),
+            error: None,
+        };
+        let runner = |plan: &Plan| {
+            Runner::new(Ok(job), planners(&Spelling::fixed(plan)), crate::spelling::in_words(plan), false)
+        };
+        let mut rows: Vec<PlanRow> = plans.iter().map(row).collect();
+        let mut runners: Vec<_> = plans.iter().map(runner).collect();
         // A plan that the host would adjust runs as another one: that is no measurement of it, so
         // it need not run.
-        for (place, runner) in places.iter().zip(&mut runners) {
-            let (record, _) = job.decide(runner.planner.as_mut());
-            if !record.plan.is_same_work(&rows[*place].plan) {
+        for (row, runner) in rows.iter().zip(&mut runners) {
+            let Some((_, planner)) = &mut runner.made else { continue };
+            let (record, _) = job.decide(planner.as_mut());
+            if !record.plan.is_same_work(&row.plan) {
                 let instead = crate::spelling::in_words(&record.plan);
                 runner.lane.error = Some(format!("would be run as {instead} instead"));
             }
@@ -197,19 +178,18 @@ impl Sweep<'_> {
         // counts for none.
         let mut ended = Ok(());
         let mut warm = Vec::new();
-        for (place, runner) in places.iter().zip(&mut runners) {
-            let numeric = (rows[*place].plan.precision, rows[*place].plan.layout);
+        for (row, runner) in rows.iter().zip(&mut runners) {
+            let numeric = (row.plan.precision, row.plan.layout);
             if runner.lane.error.is_none() && ended.is_ok() && !warm.contains(&numeric) {
                 warm.push(numeric);
-                ended = race(std::slice::from_mut(runner), rounds(1), watch).map_err(|Interrupted| Stop::Interrupted);
+                ended = race(std::slice::from_mut(runner), rounds(1), watch);
                 runner.lane = Lane::default();
             }
         }
         if ended.is_ok() {
-            ended = race(&mut runners, rounds(self.iterations), watch).map_err(|Interrupted| Stop::Interrupted);
+            ended = race(&mut runners, rounds(self.iterations), watch);
         }
-        for (place, runner) in places.into_iter().zip(runners) {
-            let row = &mut rows[place];
+        for (row, runner) in rows.iter_mut().zip(runners) {
             // A run that ended in another plan, after a failure, is not a run of this one.
             let own = |record: &&tilewright_plan::Record| record.plan.is_same_work(&row.plan);
             let (own, other): (Vec<_>, Vec<_>) = runner.lane.records.iter().partition(own);
@@ -231,7 +211,7 @@ impl Sweep<'_> {
         planners: &Planners<'_>,
         watch: &mut dyn Watch,
         report: &mut SweepReport,
-    ) -> std::result::Result<(), Stop> {
+    ) -> std::result::Result<(), Interrupted> {
         let third = judge::third_of_whole(rows);
         for limit in &self.limits {
             let memory_limit = match limit {
@@ -286,7 +266,7 @@ impl Sweep<'_> {
         case: &mut CaseRow,
         planners: &Planners<'_>,
         watch: &mut dyn Watch,
-    ) -> std::result::Result<Option<Plan>, Stop> {
+    ) -> std::result::Result<Option<Plan>, Interrupted> {
         let made = Decode::new(self.machine, self.model, latents, case.memory_limit, case.objective);
         let planner = planners(&self.policy).map_err(|error| error.to_string());
         let made = made.map(|job| job.allowing_blended(self.allows_blended)).map_err(|error| error.to_string());
@@ -297,17 +277,17 @@ impl Sweep<'_> {
                 return Ok(None);
             }
         };
-        match job.run(planner.as_mut(), &mut Ear(watch), &mut FrameStore::new(false), &[]) {
-            Ok(finished) => {
-                case.run_peak_bytes = finished.record.outcome.map(|outcome| outcome.peak_bytes);
-                if !finished.record.attempts.is_empty() {
-                    case.note = format!("after {} that failed", with_noun(finished.record.attempts.len(), "attempt"));
+        match Raced::run(&job, planner.as_mut(), watch, false) {
+            Ok(Ran { record, .. }) => {
+                case.run_peak_bytes = record.outcome.map(|outcome| outcome.peak_bytes);
+                if !record.attempts.is_empty() {
+                    case.note = format!("after {} that failed", with_noun(record.attempts.len(), "attempt"));
                 }
-                Ok(Some(finished.record.plan))
+                Ok(Some(record.plan))
             }
-            Err(Unfinished { error: tilewright_engine::Error::Interrupted, .. }) => Err(Stop::Interrupted),
-            Err(Unfinished { error, .. }) => {
-                case.note = error.to_string();
+            Err(Stop::Interrupted) => Err(Interrupted),
+            Err(Stop::Failed(error)) => {
+                case.note = error;
                 Ok(None)
             }
         }
@@ -323,7 +303,7 @@ impl Sweep<'_> {
         rows: &mut Vec<PlanRow>,
         planners: &Planners<'_>,
         watch: &mut dyn Watch,
-    ) -> std::result::Result<(), Stop> {
+    ) -> std::result::Result<(), Interrupted> {
         let judge = self.judge(case);
         let known = |rows: &[PlanRow]| rows.iter().find(|row| row.plan.is_same_work(plan)).and_then(judge::choice);
         case.best = judge.best(rows);
@@ -358,22 +338,4 @@ impl Sweep<'_> {
         }
         Ok(())
     }
-}
-
-/// Why a sweep goes no further.
-enum Stop {
-    Interrupted,
-    Failed(Error),
-}
-
-impl<E: Into<Error>> From<E> for Stop {
-    fn from(error: E) -> Self {
-        Stop::Failed(error.into())
-    }
-}
-
-/// Generated latents as a tensor [N, C, h, w] or [N, C, T, h, w].
-pub(crate) fn tensor(latents: Latents) -> Result<Tensor> {
-    let shape: Vec<i64> = latents.shape().into_iter().map(|extent| extent as i64).collect();
-    Ok(Tensor::f_from_slice(&latents.values())?.f_view(&shape[..])?)
 }

@@ -16,7 +16,7 @@ use tilewright_engine::{
 use tilewright_pipeline::{Decode, FrameStore, Model};
 use tilewright_plan::{
     Backend, Cost, CostModel, Decision, Dtype, Layout, LearnReport, Objective, Outcome, Plan, Planner, PolicyIdentity,
-    Precision, Question, Record, Release, Space,
+    Precision, Question, Record, Release, Space, Stage,
 };
 use tilewright_torch::device::Choice;
 
@@ -158,33 +158,31 @@ impl Subject {
     }
 
     /// So many pictures, or one clip.
-    pub fn of_batch(network: Network, side: u32, batch: usize) -> Result<Self, String> {
+    pub fn of_batch(network: Network, side: u32, batch: u32) -> Result<Self, String> {
         let path = Weights { network, seed: SEED }.cached_file().map_err(|error| error.to_string())?;
         let model = Model::open(&path, Overrides::default()).map_err(|error| error.to_string())?;
-        let extent = (side / network.scale).max(1) as usize;
-        let latents = Latents {
-            batch,
-            channels: network.latent_channels,
-            height: extent,
-            width: extent,
-            frames: network.is_video().then_some(2),
-            seed: SEED,
+        let latents = Latents::of(&model, [side; 2], batch, network.is_video().then_some(2), SEED);
+        let batch = if network.is_video() { 1 + network.temporal_scale() as usize } else { latents.batch };
+        let extent = latents.width * network.scale as usize;
+        let frames = Latents { batch, channels: 3, height: extent, width: extent, frames: None, seed: SEED };
+        let tensors = || -> tilewright_bench::Result<(Tensor, Tensor)> {
+            Ok((latents.tensor()?, frames.tensor()?.f_clamp(-1.0, 1.0)?))
         };
-        let count = if network.is_video() { 1 + network.temporal_scale() as usize } else { batch };
-        let extent = extent * network.scale as usize;
-        let frames = Latents { batch: count, channels: 3, height: extent, width: extent, frames: None, seed: SEED };
-        let tensor = |of: Latents, most: f32| {
-            let shape: Vec<i64> = of.shape().into_iter().map(|extent| extent as i64).collect();
-            let values: Vec<f32> = of.values().into_iter().map(|value| value.clamp(-most, most)).collect();
-            Tensor::f_from_slice(&values)
-                .and_then(|values| values.f_view(&shape[..]))
-                .map_err(|error| error.to_string())
+        let (latents, frames) = tensors().map_err(|error| error.to_string())?;
+        Ok(Self { model, latents, frames })
+    }
+
+    /// Encodes or decodes by a plan, within no limit and unwatched.
+    pub fn run(&self, machine: &Machine, plan: &Plan, stage: Stage) -> Result<(Tensor, Record), String> {
+        let end = match stage {
+            Stage::Encode => self.encode(machine, plan),
+            _ => self.decode(machine, plan, None, &mut Quiet),
         };
-        Ok(Self { model, latents: tensor(latents, f32::MAX)?, frames: tensor(frames, 1.0)? })
+        end.map_err(|end| end.error.to_string())
     }
 
     /// Encodes by a plan.
-    pub fn encode(&self, machine: &Machine, plan: &Plan) -> End {
+    fn encode(&self, machine: &Machine, plan: &Plan) -> End {
         let (limit, objective, mut planner) = (u64::MAX / 4, Objective::Fastest, OnePlan::new(plan));
         match &self.model {
             Model::Picture(vae) => {

@@ -48,10 +48,10 @@ pub struct JobRequest {
     /// The memory limit, be it the job's, the route's or the device's, counts the weights, too; so
     /// do estimates and measured peaks then. Always so if the device's configuration says it. For
     /// decodes: of samples the weights always count.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub count_weights: bool,
     /// The latent carries the model's scaling, as diffusers saves it.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub scaled: bool,
     /// The tensor to decode, if the file holds several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -137,11 +137,6 @@ pub enum StageAtWork {
     Denoise,
     /// The vae decodes.
     Decode,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
-fn is_false(flag: &bool) -> bool {
-    !flag
 }
 
 /// The objective of a plan.

@@ -66,10 +66,10 @@ pub struct SampleFields {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end_step: Option<u32>,
     /// The latent has the noise of the first sigma already.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub no_add_noise: bool,
     /// The noise of the last sigma stays in the result.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub leftover_noise: bool,
     /// The change of the transformer's output, over its size, up to which the last output serves
     /// once more.
@@ -77,7 +77,7 @@ pub struct SampleFields {
     pub reuse: Option<f64>,
     /// A picture of the sample so far is kept after each step, for `/v1/jobs/{id}/preview`. The
     /// model needs a `vae`: the colours are fitted to it, once.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub preview: bool,
     /// The reference that is followed: comfyui or diffusers.
     #[serde(rename = "as", skip_serializing_if = "Option::is_none")]
@@ -170,9 +170,4 @@ impl Seeds {
             Self::Drawn(Draw::Random) => Vec::new(),
         }
     }
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
-fn is_false(flag: &bool) -> bool {
-    !flag
 }

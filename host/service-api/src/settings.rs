@@ -48,10 +48,10 @@ pub struct JobSettings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reuse: Option<f64>,
     /// It begins with a picture.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub image: bool,
     /// A mask says which part of the picture is made again.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub mask: bool,
     /// The tokens that T5 reads at least, and as diffusers at most; none of a sample.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,11 +71,6 @@ pub struct JobSettings {
     /// Names of the fields above that the request did not give: their values are defaults.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub defaults: Vec<String>,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
-fn is_false(flag: &bool) -> bool {
-    !flag
 }
 
 /// A file of a model, without its path on the server.

@@ -111,14 +111,8 @@ impl Devices {
     }
 }
 
-/// The thread of a device. It has measured the device and waits for work.
-pub struct Worker {
-    /// The device that it works on.
-    pub device: Arc<DeviceState>,
-}
-
 /// The main function of a device's thread.
-type WorkerMain = Box<dyn FnOnce(Worker) + Send>;
+type WorkerMain = Box<dyn FnOnce() + Send>;
 
 /// A device whose thread waits to begin.
 pub struct IdleWorker {
@@ -130,7 +124,7 @@ pub struct IdleWorker {
 
 impl IdleWorker {
     /// Lets the thread begin. Returns its handle, to join at the end.
-    pub fn begin(self, main: impl FnOnce(Worker) + Send + 'static) -> JoinHandle<()> {
+    pub fn begin(self, main: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
         // A thread that is gone has nothing to do.
         let _ = self.begin.send(Box::new(main));
         self.thread
@@ -153,13 +147,10 @@ pub fn open(config: &Config) -> Result<Vec<IdleWorker>> {
         let (found, finding) = mpsc::channel::<Result<Arc<DeviceState>>>();
         let (begin, beginning) = mpsc::channel::<WorkerMain>();
         let (of, configured) = (name.clone(), configured.clone());
-        let body = move || match measure_device(&of, &configured, capacity) {
-            Err(error) => drop(found.send(Err(error))),
-            Ok(worker) => {
-                let is_received = found.send(Ok(worker.device.clone())).is_ok();
-                if let (true, Ok(main)) = (is_received, beginning.recv()) {
-                    main(worker);
-                }
+        let body = move || {
+            let is_received = found.send(measure_device(&of, &configured, capacity).map(Arc::new)).is_ok();
+            if let (true, Ok(main)) = (is_received, beginning.recv()) {
+                main();
             }
         };
         let failed =
@@ -171,7 +162,7 @@ pub fn open(config: &Config) -> Result<Vec<IdleWorker>> {
     devices.collect()
 }
 
-fn measure_device(name: &str, configured: &tilewright_config::Device, capacity: usize) -> Result<Worker> {
+fn measure_device(name: &str, configured: &tilewright_config::Device, capacity: usize) -> Result<DeviceState> {
     let threads = configured.threads.map(|threads| u16::try_from(threads).unwrap_or(u16::MAX));
     if let Some(threads) = threads {
         tilewright_torch::set_threads(threads);
@@ -187,5 +178,5 @@ fn measure_device(name: &str, configured: &tilewright_config::Device, capacity: 
         memory: Mutex::default(),
     };
     device.refresh_memory();
-    Ok(Worker { device: Arc::new(device) })
+    Ok(device)
 }

@@ -105,8 +105,8 @@ pub fn serve(options: Options) -> Result<()> {
     let workers: Vec<_> = ready_devices
         .into_iter()
         .map(|device| {
-            let server = server.clone();
-            device.begin(move |worker| work::run_worker(&server, &worker))
+            let (server, state) = (server.clone(), device.device.clone());
+            device.begin(move || work::run_worker(&server, &state))
         })
         .collect();
     let credentials = Credentials { auth: auth.clone(), certificates: listener.certificates() };

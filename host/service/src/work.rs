@@ -30,7 +30,7 @@ use self::{
 pub use self::{observer::Followed, stages::split_stages};
 use crate::{
     clock,
-    device::Worker,
+    device::DeviceState,
     error::one_line,
     jobs::{StoredJob, deadline, live::JobUpdate},
     state::ServerState,
@@ -81,13 +81,12 @@ impl JobEnd {
 }
 
 /// Works until the queue is closed.
-pub fn run_worker(server: &Arc<ServerState>, worker: &Worker) {
-    let device = &worker.device;
+pub fn run_worker(server: &Arc<ServerState>, device: &DeviceState) {
     let mut history = open_history(server, &device.machine);
     // Each later job on a lost device would fail in the same way.
     while let Some(id) = device.queue.next().filter(|_| server.lost.reason().is_none()) {
         let started = Instant::now();
-        let done = catch_unwind(AssertUnwindSafe(|| load_and_run(server, worker, &mut history, &id)));
+        let done = catch_unwind(AssertUnwindSafe(|| load_and_run(server, device, &mut history, &id)));
         if done.is_err() {
             // The panic's message is in the log.
             fail_job(server, &id, "the server failed during this job: see the server's log");
@@ -112,7 +111,7 @@ fn fail_job(server: &ServerState, id: &str, why: &str) {
     }
 }
 
-fn load_and_run(server: &Arc<ServerState>, worker: &Worker, history: &mut Trials, id: &str) {
+fn load_and_run(server: &Arc<ServerState>, device: &DeviceState, history: &mut Trials, id: &str) {
     let stored = match server.retry_until_written("a job", || server.jobs.store.get(id)) {
         Ok(Some(stored)) if !stored.job.state.is_end() => stored,
         Ok(_) => return,
@@ -132,7 +131,7 @@ fn load_and_run(server: &Arc<ServerState>, worker: &Worker, history: &mut Trials
         state = tracing::field::Empty
     );
     let _entered = span.enter();
-    if let Err(error) = run_job(server, worker, history, stored, &span) {
+    if let Err(error) = run_job(server, device, history, stored, &span) {
         tracing::error!(error = one_line(&error), "the job's end can't be written: it begins anew after a restart");
     }
 }
@@ -140,7 +139,7 @@ fn load_and_run(server: &Arc<ServerState>, worker: &Worker, history: &mut Trials
 /// Runs a job from the queue to its end.
 fn run_job(
     server: &Arc<ServerState>,
-    worker: &Worker,
+    device: &DeviceState,
     history: &mut Trials,
     mut stored: StoredJob,
     span: &tracing::Span,
@@ -196,7 +195,7 @@ fn run_job(
     #[cfg(debug_assertions)]
     if stored.job.tag.is_some() && stored.job.tag == std::env::var(HOLD).ok() {
         let stop = StopSignal::new(handle.clone(), &stored);
-        while stop.goes_on() && !worker.device.queue.is_closed() {
+        while stop.goes_on() && !device.queue.is_closed() {
             thread::sleep(ROOM_CHECK / 10);
         }
     }
@@ -209,7 +208,7 @@ fn run_job(
         JobStage::Denoise => carry_out::<Denoise>,
         JobStage::Generate => generate::carry_out,
     };
-    let turn = Turn { server, worker, model: &model, handle: &handle };
+    let turn = Turn { server, device, model: &model, handle: &handle };
     let Some(JobEnded { state, error, record }) = work(turn, history, &mut stored, &assignment) else {
         return Ok(());
     };
@@ -322,8 +321,8 @@ impl Turn<'_> {
 
     /// Leaves a job on a lost device to the next start, where it is a suspect.
     fn give_back(self, stored: &mut StoredJob, reason: &str) {
-        let Turn { server, worker, .. } = self;
-        server.lost.report(&worker.device.name, reason);
+        let Turn { server, device, .. } = self;
+        server.lost.report(&device.name, reason);
         server.jobs.files.forget_results(&stored.job.id);
         stored.crashes += 1;
         let kept = server.retry_until_written("a job's end", || server.jobs.store.update(stored, None, None));

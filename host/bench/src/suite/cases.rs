@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use tilewright_plan::{Layout, Objective, Options, Plan, Precision, Release, Space, Time};
+use tilewright_plan::{Objective, Plan, Time};
 
 use crate::{Error, Spelling};
 
@@ -125,19 +125,11 @@ impl Of {
     /// latent frame.
     pub fn baseline(self) -> Plan {
         Plan {
-            space: Space::Whole,
             time: match self {
                 Of::Pictures { .. } | Of::Clips(Clips { frames: 1, .. }) => Time::Whole,
                 Of::Clips(_) => Time::Carried { frames: CHUNK },
             },
-            batch: 1,
-            precision: Precision::Uniform(tilewright_plan::Dtype::F32),
-            layout: Layout::ChannelsFirst,
-            release: Release::Keep,
-            offload: false,
-            prefetch: 0,
-            options: Options::none(),
-            reason: String::new(),
+            ..Plan::plain()
         }
     }
 }

@@ -168,17 +168,17 @@ impl Source {
         let of = |id: &str| cases.iter().find(|case| case.id == id)?.report.as_ref().map(|report| &report.runs[..]);
         let reports = || cases.iter().filter_map(|case| case.report.as_ref());
         let rows = || reports().flat_map(|report| report.runs.iter().skip(1));
-        let change = |id: &str| rows_after_first(of(id)?).filter_map(time_change).min_by(f64::total_cmp);
+        let least = |id: &str, of_row: fn(&Row) -> Option<f64>| {
+            of(id)?.iter().skip(1).filter_map(of_row).min_by(f64::total_cmp)
+        };
         match self {
             Source::Baseline(id) => of(id)?.first()?.median_ms,
-            Source::Median(id) => rows_after_first(of(id)?).filter_map(|row| row.median_ms).min_by(f64::total_cmp),
-            Source::Time(id) => change(id),
+            Source::Median(id) => least(id, |row| row.median_ms),
+            Source::Time(id) => least(id, time_change),
             Source::BestTime => rows().filter_map(time_change).min_by(f64::total_cmp),
             Source::Peak(id) => {
-                let rows = of(id)?;
-                let whole = rows.first()?.peak_bytes? as f64;
-                let change = |row: &Row| row.peak_bytes.map(|peak| peak as f64 / whole - 1.0);
-                rows_after_first(rows).filter_map(change).min_by(f64::total_cmp)
+                let whole = of(id)?.first()?.peak_bytes? as f64;
+                least(id, |row| row.peak_bytes.map(|peak| peak as f64)).map(|peak| peak / whole - 1.0)
             }
             Source::PoolHits => mean(rows().filter_map(|row| row.pool_hit_share)),
             Source::WeightHits => {
@@ -188,10 +188,7 @@ impl Source {
                     .fold((0, 0), |(found, later), row| (found + row.found_loaded, later + row.finished - 1));
                 (later > 0).then(|| found as f64 / later as f64)
             }
-            Source::Conversion => {
-                let decode = rows_after_first(of(HALF)?).filter_map(|row| row.median_ms).min_by(f64::total_cmp)?;
-                Some(conversion_ms? / decode)
-            }
+            Source::Conversion => Some(conversion_ms? / least(HALF, |row| row.median_ms)?),
             Source::FailedRuns => {
                 let all = || reports().flat_map(|report| &report.runs);
                 let failed: usize = all().map(|row| row.attempts + usize::from(row.error.is_some())).sum();
@@ -201,13 +198,11 @@ impl Source {
             Source::MeanDifference => {
                 rows().filter_map(|row| row.difference.map(|difference| difference.mean / 2.0)).max_by(f64::total_cmp)
             }
-            Source::Seconds(id) => {
-                rows_after_first(of(id)?).filter_map(|row| Some(row.median_ms? / 1e3)).min_by(f64::total_cmp)
-            }
+            Source::Seconds(id) => least(id, |row| Some(row.median_ms? / 1e3)),
             Source::HighestPeak(ids) => {
                 // One case's peak says nothing of the others.
                 let cases = ids.iter().map(|id| of(id)).collect::<Option<Vec<_>>>()?;
-                let rows = cases.into_iter().flat_map(rows_after_first);
+                let rows = cases.into_iter().flat_map(|rows| rows.iter().skip(1));
                 rows.filter_map(|row| row.peak_bytes).max().map(|bytes| bytes as f64)
             }
             Source::Transitions => transitions(cases)?.carried,
@@ -270,10 +265,6 @@ fn describe_baseline(id: &str) -> &'static str {
     }
 }
 
-fn rows_after_first(rows: &[Row]) -> impl Iterator<Item = &Row> {
-    rows.iter().skip(1)
-}
-
 fn time_change(row: &Row) -> Option<f64> {
     row.ratio.map(|ratio| ratio.of_medians - 1.0)
 }
@@ -292,12 +283,8 @@ mod tests {
 
     fn row(median_ms: f64, base: f64, peak_bytes: u64) -> Row {
         let ratio = Ratio { of_medians: median_ms / base, low: 0.0, high: 9.0 };
-        let row = Row::from_error(
-            &cases::baseline(cases::Of::Pictures { side: 256, batch: 1 }),
-            Objective::Fastest,
-            1,
-            String::new(),
-        );
+        let baseline = cases::baseline(cases::Of::Pictures { side: 256, batch: 1 });
+        let row = Row::new(&baseline, Objective::Fastest, 1, &crate::race::Lane::default());
         Row {
             median_ms: Some(median_ms),
             peak_bytes: Some(peak_bytes),
@@ -305,7 +292,6 @@ mod tests {
             pool_hit_share: Some(0.9),
             finished: 14,
             found_loaded: 13,
-            error: None,
             ..row
         }
     }

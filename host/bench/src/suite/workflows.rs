@@ -1,15 +1,15 @@
 //! Published workflows: from conditioning and noise to a picture or clip, each stage with its time.
 
 use serde::Serialize;
-use tilewright_engine::{DenoiseJob, Error, Finished, Machine, MemoryLimit, Sampling, Unfinished};
+use tilewright_engine::{DenoiseJob, Machine, MemoryLimit, Sampling};
 use tilewright_pipeline::{Decode, Model, SampleModel, default_limit};
-use tilewright_plan::{Objective, Work, words::with_noun};
+use tilewright_plan::{Objective, words::with_noun};
 use tilewright_statistics::median;
 
 use super::{ClaimRow, Verdict};
 use crate::{
     Planners, Spelling, Watch,
-    race::{Ear, decode},
+    race::{Raced, Ran, Stop, in_turns},
     samples::SamplePlanners,
 };
 
@@ -78,28 +78,6 @@ struct Run {
     peak_bytes: u64,
 }
 
-/// The end of a run without figures.
-enum Stop {
-    Interrupted,
-    /// The reason, in one line.
-    Failed(String),
-}
-
-impl<W: Work> From<Unfinished<W>> for Stop {
-    fn from(unfinished: Unfinished<W>) -> Self {
-        match unfinished.error {
-            Error::Interrupted => Self::Interrupted,
-            error => Self::Failed(error.to_string()),
-        }
-    }
-}
-
-impl Stop {
-    fn failed(error: impl ToString) -> Self {
-        Self::Failed(error.to_string())
-    }
-}
-
 impl Workflow<'_> {
     /// Runs the workflow under each policy in turn, `iterations` times. True beside the report if
     /// it was interrupted.
@@ -111,33 +89,17 @@ impl Workflow<'_> {
         (planners, samplers): (&Planners<'_>, &SamplePlanners<'_>),
         watch: &mut dyn Watch,
     ) -> (WorkflowReport, bool) {
-        let mut runs: Vec<Result<Vec<Run>, String>> = policies.iter().map(|_| Ok(Vec::new())).collect();
-        let mut interrupted = false;
-        let total = iterations * policies.len();
-        'all: for round in 0..iterations {
-            for (place, policy) in policies.iter().enumerate() {
-                let Ok(known) = &mut runs[place] else { continue };
-                if !watch.goes_on() {
-                    interrupted = true;
-                    break 'all;
-                }
-                watch.advance(round * policies.len() + place, total, &format!("{}: {policy}", self.id));
-                match self.once(machine, policy, (planners, samplers), watch) {
-                    Ok(run) => known.push(run),
-                    Err(Stop::Interrupted) => {
-                        interrupted = true;
-                        break 'all;
-                    }
-                    Err(Stop::Failed(error)) => {
-                        watch.say(&format!("{policy}: {error}"));
-                        runs[place] = Err(error);
-                    }
-                }
-            }
-        }
+        let mut runs: Vec<Vec<Run>> = policies.iter().map(|_| Vec::new()).collect();
+        let mut errors: Vec<Option<String>> = policies.iter().map(|_| None).collect();
+        let labels: Vec<String> = policies.iter().map(|policy| format!("{}: {policy}", self.id)).collect();
+        let ended = in_turns(&labels, &mut errors, iterations, watch, |place, _, watch| {
+            runs[place].push(self.once(machine, &policies[place], (planners, samplers), watch)?);
+            Ok(())
+        });
+        let runs = runs.into_iter().zip(errors).map(|(runs, error)| error.map_or(Ok(runs), Err));
         let rows = policies.iter().zip(runs).map(|(policy, runs)| row(policy, runs));
         let steps = self.sampling.sigmas.len() as u32 - 1;
-        (WorkflowReport { id: self.id, what: self.what, steps, rows: rows.collect() }, interrupted)
+        (WorkflowReport { id: self.id, what: self.what, steps, rows: rows.collect() }, ended.is_err())
     }
 
     fn once(
@@ -151,14 +113,16 @@ impl Workflow<'_> {
         let job = DenoiseJob::new(machine, &self.transformer.denoiser, &self.sampling, limit.bytes, Objective::Fastest);
         let job = job.map_err(Stop::failed)?;
         let mut planner = samplers(policy).map_err(Stop::failed)?;
-        let Finished { output, record, .. } = job.run(planner.as_mut(), None, &mut Ear(watch))?;
+        let Ran { record, output: Some(latents), .. } = Raced::run(&job, planner.as_mut(), watch, true)? else {
+            return Err(Stop::failed("no latents"));
+        };
         let Some(outcome) = record.outcome else { return Err(Stop::failed("nothing was measured")) };
-        let latents = self.transformer.to_vae(&output.latents).map_err(Stop::failed)?;
+        let latents = self.transformer.to_vae(&latents).map_err(Stop::failed)?;
         self.transformer.denoiser.release();
         let job = Decode::new(machine, self.vae, &latents, limit, Objective::Fastest).map_err(Stop::failed)?;
         let mut planner = planners(policy).map_err(Stop::failed)?;
         let begun = std::time::Instant::now();
-        let decoded = decode(&job, planner.as_mut(), &mut Ear(watch), false)?;
+        let decoded = Raced::run(&job, planner.as_mut(), watch, false)?;
         let decode_ms = begun.elapsed().as_secs_f64() * 1e3;
         self.vae.release();
         let decoders = decoded.record.outcome.map_or(0, |outcome| outcome.peak_bytes);

@@ -5,7 +5,7 @@ use std::{env, fs};
 use serde_json::{Value, json};
 use tch::Device;
 use tilewright_bench::Network;
-use tilewright_plan::{Backend, Dtype, Layout, Precision, Space, bytes};
+use tilewright_plan::{Backend, Dtype, Layout, Precision, Space, Stage, bytes};
 use tilewright_torch::{
     attention, backend,
     device::{self, Choice},
@@ -13,7 +13,7 @@ use tilewright_torch::{
 
 use crate::{
     Context, Finding,
-    work::{Quiet, Subject, cpu, plan, relative_error},
+    work::{Subject, cpu, plan, relative_error},
 };
 
 /// Widths of the attention in published autoencoders.
@@ -120,10 +120,9 @@ pub fn order(context: &Context) -> Result<Finding, String> {
     }
     let subject = Subject::new(Network::FLUX, 64)?;
     let whole = plan(Space::Whole, Precision::Uniform(Dtype::F32), Layout::ChannelsFirst);
-    let decode = |machine: &_| subject.decode(machine, &whole, None, &mut Quiet).map_err(|end| end.error.to_string());
-    let (expected, _) = decode(&cpu()?)?;
+    let (expected, _) = subject.run(&cpu()?, &whole, Stage::Decode)?;
     let machine = context.machine()?;
-    let (found, _) = decode(&machine)?;
+    let (found, _) = subject.run(&machine, &whole, Stage::Decode)?;
     let error = relative_error(&found, &expected)?;
     let data = json!({ "relative_error": error });
     match error < 1e-3 {

@@ -35,23 +35,18 @@ pub fn estimates(context: &Context) -> Result<Finding, String> {
     let formats = context.formats_by_speed(&machine);
     for (formats, (network, sides)) in formats.iter().flat_map(|formats| networks.map(|of| (formats, of))) {
         let subject = Subject::soon(network, sides, &machine)?;
-        for (dtype, layout, encodes) in
-            formats.iter().flat_map(|&(dtype, layout)| [false, true].map(|way| (dtype, layout, way)))
+        let stages = [Stage::Decode, Stage::Encode];
+        for (dtype, layout, stage) in
+            formats.iter().flat_map(|&(dtype, layout)| stages.map(|stage| (dtype, layout, stage)))
         {
             if !turns.begin() {
                 continue;
             }
-            let plan = plan(Space::Whole, precision(dtype), layout);
-            let end = match encodes {
-                true => subject.encode(&machine, &plan),
-                false => subject.decode(&machine, &plan, None, &mut Quiet),
-            };
-            let (_, record) = end.map_err(|end| end.error.to_string())?;
+            let (_, record) = subject.run(&machine, &plan(Space::Whole, precision(dtype), layout), stage)?;
             let expected = record.estimate.map_or(0, |cost| cost.peak_bytes);
             let found = record.outcome.map_or(0, |outcome| outcome.peak_bytes);
             let ratio = found as f64 / expected.max(1) as f64;
             highest = highest.max(ratio);
-            let stage = if encodes { Stage::Encode } else { Stage::Decode };
             if !(HONEST.0..=HONEST.1).contains(&ratio) {
                 let told = [found, expected].map(bytes::display);
                 let of = format!("{} {stage}, {}, {}", network.name, dtype, layout);
@@ -212,8 +207,7 @@ fn waits_alike(machine: &Machine) -> Result<bool, String> {
     let tiles = plan(Space::Blended(tile), Precision::Uniform(Dtype::F32), Layout::ChannelsFirst);
     let decode = |offload| {
         let plan = Plan { time: Time::Carried { frames: 1 }, offload, ..tiles.clone() };
-        let end = subject.decode(machine, &plan, None, &mut Quiet);
-        end.map(|(frames, _)| frames).map_err(|end| end.error.to_string())
+        subject.run(machine, &plan, Stage::Decode).map(|(frames, _)| frames)
     };
     Ok(decode(true)?.equal(&decode(false)?))
 }
@@ -227,7 +221,7 @@ pub fn leaks(context: &Context) -> Result<Finding, String> {
     let now = || memory::of(machine.device).map_err(|error| error.to_string());
     let mut first = None;
     for run in 0..runs + 2 {
-        drop(subject.decode(&machine, &whole, None, &mut Quiet).map_err(|end| end.error.to_string())?);
+        drop(subject.run(&machine, &whole, Stage::Decode)?);
         // Libraries keep what they take at the first use.
         if run == 1 {
             first = Some(now()?);

@@ -1,17 +1,17 @@
 //! Agreement with the CPU in f32.
 
-use std::time::Duration;
+use std::{fmt::Display, time::Duration};
 
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 use tilewright_bench::Network;
 use tilewright_engine::Machine;
-use tilewright_plan::{Dtype, Layout, Plan, Precision, Space, Tile};
+use tilewright_plan::{Dtype, Layout, Plan, Precision, Space, Stage, Tile};
 use tilewright_torch::{attention, conv2d, group_norm, kind, to_layout};
 
 use crate::{
     Context, Finding,
-    work::{Quiet, Subject, Turns, cpu, plan, precision, relative_error},
+    work::{Subject, Turns, cpu, plan, precision, relative_error},
 };
 
 /// Width of the attention in image autoencoders.
@@ -93,6 +93,30 @@ const FUSED: Operator = Operator {
     compute: |of, _| attention::attend(tilewright_torch::copy(&of[0])?, &of[1], &of[2]),
 };
 
+/// Runs that were compared with the CPU's.
+#[derive(Default)]
+struct Compared {
+    faults: Vec<String>,
+    rows: Vec<Value>,
+    worst: f64,
+}
+
+impl Compared {
+    /// Adds a run by the share that its error is of what is allowed; more is a fault.
+    fn add(&mut self, share: f64, fault: String, row: Value) {
+        self.worst = self.worst.max(share);
+        self.faults.extend((share > 1.0 || share.is_nan()).then_some(fault));
+        self.rows.push(row);
+    }
+
+    /// The finding; `rest` ends its line.
+    fn finding(self, rest: impl Display) -> Finding {
+        let Self { faults, rows, worst } = self;
+        let detail = format!("{} runs, the worst at {:.0} % of what is allowed{rest}", rows.len(), 100.0 * worst);
+        Finding::of(&faults, detail, Value::from(rows))
+    }
+}
+
 /// Inputs whose values are spread as activations and weights are, the same in every process.
 fn inputs(operator: &Operator) -> Result<Vec<Tensor>, String> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
@@ -115,22 +139,18 @@ fn inputs(operator: &Operator) -> Result<Vec<Tensor>, String> {
 pub fn operators(context: &Context) -> Result<Finding, String> {
     let _no_grad = tch::no_grad_guard();
     let machine = context.machine()?;
-    let (mut faults, mut rows, mut worst) = (Vec::new(), Vec::new(), 0.0_f64);
+    let mut compared = Compared::default();
     for (dtype, layout) in context.formats(&machine, true) {
         let is_fused = attention::is_fused(machine.device, ATTENTION_WIDTH, dtype);
         for operator in OPERATORS.iter().chain(is_fused.then_some(&FUSED)) {
             let error = operator_error(operator, &machine, dtype, layout)
                 .map_err(|error| format!("{} in {dtype}, {layout}: {error}", operator.name))?;
-            let share = error / operators_error(dtype);
-            worst = worst.max(share);
-            if share > 1.0 || share.is_nan() {
-                faults.push(format!("{} in {dtype}, {layout}, differs from the CPU's by {error:.1e}", operator.name));
-            }
-            rows.push(json!({ "operator": operator.name, "dtype": dtype, "layout": layout, "error": error }));
+            let fault = format!("{} in {dtype}, {layout}, differs from the CPU's by {error:.1e}", operator.name);
+            let row = json!({ "operator": operator.name, "dtype": dtype, "layout": layout, "error": error });
+            compared.add(error / operators_error(dtype), fault, row);
         }
     }
-    let detail = format!("{} runs, the worst at {:.0} % of what is allowed", rows.len(), 100.0 * worst);
-    Ok(Finding::of(&faults, detail, Value::from(rows)))
+    Ok(compared.finding(""))
 }
 
 fn operator_error(operator: &Operator, machine: &Machine, dtype: Dtype, layout: Layout) -> Result<f64, String> {
@@ -157,37 +177,36 @@ fn operator_error(operator: &Operator, machine: &Machine, dtype: Dtype, layout: 
 struct Case {
     network: Network,
     side: u32,
-    batch: usize,
-    encodes: bool,
+    batch: u32,
+    stage: Stage,
 }
 
-const fn case(network: Network, side: u32, batch: usize, encodes: bool) -> Case {
-    Case { network, side, batch, encodes }
+const fn case(network: Network, side: u32, batch: u32, stage: Stage) -> Case {
+    Case { network, side, batch, stage }
 }
 
 /// The cases that show most come first: a slow device may not reach the last.
 const QUICK_CASES: [Case; 4] = [
-    case(Network::FLUX, 64, 1, false),
-    case(Network::WAN_21, 64, 1, false),
-    case(Network::FLUX, 64, 2, true),
-    case(Network::WAN_21, 64, 1, true),
+    case(Network::FLUX, 64, 1, Stage::Decode),
+    case(Network::WAN_21, 64, 1, Stage::Decode),
+    case(Network::FLUX, 64, 2, Stage::Encode),
+    case(Network::WAN_21, 64, 1, Stage::Encode),
 ];
 const FULL_CASES: [Case; 8] = [
-    case(Network::FLUX, 256, 1, false),
-    case(Network::WAN_21, 128, 1, false),
-    case(Network::FLUX, 128, 2, true),
-    case(Network::WAN_21, 128, 1, true),
-    case(Network::SD, 128, 2, false),
-    case(Network::WAN_22, 64, 1, false),
-    case(Network::SD, 128, 1, true),
-    case(Network::WAN_22, 64, 1, true),
+    case(Network::FLUX, 256, 1, Stage::Decode),
+    case(Network::WAN_21, 128, 1, Stage::Decode),
+    case(Network::FLUX, 128, 2, Stage::Encode),
+    case(Network::WAN_21, 128, 1, Stage::Encode),
+    case(Network::SD, 128, 2, Stage::Decode),
+    case(Network::WAN_22, 64, 1, Stage::Decode),
+    case(Network::SD, 128, 1, Stage::Encode),
+    case(Network::WAN_22, 64, 1, Stage::Encode),
 ];
 
 impl Case {
     fn name(&self) -> String {
-        let stage = if self.encodes { "encode" } else { "decode" };
         let batch = if self.batch > 1 { format!(" of {}", self.batch) } else { String::new() };
-        format!("{} {stage}{batch}", self.network.name)
+        format!("{} {}{batch}", self.network.name, self.stage)
     }
 
     fn spaces(&self) -> [Space; 3] {
@@ -197,17 +216,13 @@ impl Case {
 
     /// All in one batch. An encode has no exact tiles, and a clip no batches.
     fn plan(&self, space: Space, precision: Precision, layout: Layout) -> Option<Plan> {
-        let batch = if self.network.is_video() { 1 } else { self.batch as u32 };
-        let has_space = !(self.encodes && matches!(space, Space::Exact(_)));
+        let batch = if self.network.is_video() { 1 } else { self.batch };
+        let has_space = !(self.stage == Stage::Encode && matches!(space, Space::Exact(_)));
         has_space.then(|| Plan { batch, ..plan(space, precision, layout) })
     }
 
     fn run(&self, subject: &Subject, machine: &Machine, plan: &Plan) -> Result<Tensor, String> {
-        let end = match self.encodes {
-            true => subject.encode(machine, plan),
-            false => subject.decode(machine, plan, None, &mut Quiet),
-        };
-        end.map(|(found, _)| found).map_err(|end| end.error.to_string())
+        subject.run(machine, plan, self.stage).map(|(found, _)| found)
     }
 }
 
@@ -220,7 +235,7 @@ pub fn attention_in_pieces(context: &Context) -> Result<Finding, String> {
         return Ok(Finding::skipped("it has no other: see networks"));
     }
     let side = Subject::soon(Network::FLUX, &[128, 64], &machine)?.side() as u32;
-    let cases = [case(Network::FLUX, side, 1, false), case(Network::WAN_21, 64, 1, false)];
+    let cases = [case(Network::FLUX, side, 1, Stage::Decode), case(Network::WAN_21, 64, 1, Stage::Decode)];
     let (cpu, single) = (cpu()?, Precision::Uniform(Dtype::F32));
     let mut expected = Vec::new();
     for case in &cases {
@@ -228,7 +243,7 @@ pub fn attention_in_pieces(context: &Context) -> Result<Finding, String> {
         expected.push(case.run(&Subject::new(case.network, case.side)?, &cpu, &plan)?);
     }
     attention::forbid_fused();
-    let (mut faults, mut rows, mut worst) = (Vec::new(), Vec::new(), 0.0_f64);
+    let mut compared = Compared::default();
     let mut turns = Turns::until(PIECES);
     for (formats, (case, expected)) in
         formats.iter().flat_map(|formats| cases.iter().zip(&expected).map(move |of| (formats, of)))
@@ -242,16 +257,11 @@ pub fn attention_in_pieces(context: &Context) -> Result<Finding, String> {
             let of = format!("{}, {dtype}, {layout}", case.name());
             let found = case.run(&subject, &machine, &plan(Space::Whole, precision(*dtype), *layout));
             let error = relative_error(&found.map_err(|error| format!("{of}: {error}"))?, expected)?;
-            let share = error / networks_error(*dtype);
-            worst = worst.max(share);
-            if share > 1.0 || share.is_nan() {
-                faults.push(format!("{of}: differs by {error:.1e}"));
-            }
-            rows.push(json!({ "network": case.name(), "dtype": dtype, "layout": layout, "error": error }));
+            let row = json!({ "network": case.name(), "dtype": dtype, "layout": layout, "error": error });
+            compared.add(error / networks_error(*dtype), format!("{of}: differs by {error:.1e}"), row);
         }
     }
-    let detail = format!("{} runs, the worst at {:.0} % of what is allowed{turns}", rows.len(), 100.0 * worst);
-    Ok(Finding::of(&faults, detail, Value::from(rows)))
+    Ok(compared.finding(turns))
 }
 
 /// Decoders and encoders in every format and space.
@@ -262,7 +272,7 @@ pub fn networks(context: &Context) -> Result<Finding, String> {
         true => (&QUICK_CASES, QUICK),
         false => (&FULL_CASES, FULL),
     };
-    let (mut faults, mut rows, mut worst) = (Vec::new(), Vec::new(), 0.0_f64);
+    let mut compared = Compared::default();
     let mut turns = Turns::until(time);
     // All networks come in the fast types first.
     let formats = context.formats_by_speed(&machine);
@@ -293,18 +303,13 @@ pub fn networks(context: &Context) -> Result<Finding, String> {
                     };
                     let found = case.run(subject, &machine, &plan).map_err(|error| format!("{of}: {error}"))?;
                     let error = relative_error(&found, expected)?;
-                    let share = error / networks_error(*dtype);
-                    worst = worst.max(share);
-                    if share > 1.0 || share.is_nan() {
-                        faults.push(format!("{of}: differs by {error:.1e}"));
-                    }
-                    rows.push(json!({
+                    let row = json!({
                         "network": case.name(), "space": space.to_string(), "precision": precision, "layout": layout, "error": error,
-                    }));
+                    });
+                    compared.add(error / networks_error(*dtype), format!("{of}: differs by {error:.1e}"), row);
                 }
             }
         }
     }
-    let detail = format!("{} runs, the worst at {:.0} % of what is allowed{turns}", rows.len(), 100.0 * worst);
-    Ok(Finding::of(&faults, detail, Value::from(rows)))
+    Ok(compared.finding(turns))
 }

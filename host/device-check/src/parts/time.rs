@@ -5,12 +5,12 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use tilewright_bench::Network;
 use tilewright_engine::Error as EngineError;
-use tilewright_plan::{Dtype, Layout, Precision, Space, bytes};
+use tilewright_plan::{Dtype, Layout, Precision, Space, Stage, bytes};
 use tilewright_torch::{conv2d, device::synchronize, kind, scalar};
 
 use crate::{
     Context, Finding,
-    work::{CancelAt, Quiet, Subject, plan, precision},
+    work::{CancelAt, Subject, plan, precision},
 };
 
 /// The factor between two measurements of a rate that passes: machines are noisy.
@@ -63,7 +63,7 @@ pub fn speed(context: &Context) -> Result<Finding, String> {
         let mut expected = 0.0;
         for _ in 0..3 {
             let start = Instant::now();
-            let (_, record) = subject.decode(&machine, &plan, None, &mut Quiet).map_err(|end| end.error.to_string())?;
+            let (_, record) = subject.run(&machine, &plan, Stage::Decode)?;
             let all = start.elapsed().as_secs_f64();
             elapsed.push(record.outcome.map_or(all, |outcome| outcome.elapsed.as_secs_f64()));
             expected = record.estimate.map_or(0.0, |cost| cost.elapsed.as_secs_f64());
@@ -178,7 +178,7 @@ pub fn cancellation(context: &Context) -> Result<Finding, String> {
     let mut all = 0.0;
     for _ in 0..2 {
         let start = Instant::now();
-        drop(subject.decode(&machine, &whole, None, &mut Quiet).map_err(|end| end.error.to_string())?);
+        drop(subject.run(&machine, &whole, Stage::Decode)?);
         all = start.elapsed().as_secs_f64();
     }
     let mut observer = CancelAt { share: 0.3, cancelled: None };

@@ -15,33 +15,31 @@ enum Reading {
     Seeds,
 }
 
+/// Fields by what their texts become.
+type Fields = [(Reading, &'static [&'static str])];
+
 /// Fields of a request.
-const OF_JOB: [(&str, Reading); 7] = [
-    ("model", Reading::Text),
-    ("format", Reading::Text),
-    ("tag", Reading::Text),
-    ("objective", Reading::Text),
-    ("prompt", Reading::Text),
-    ("negative_prompt", Reading::Text),
-    ("text_tokens", Reading::Number),
+const OF_JOB: &Fields = &[
+    (Reading::Text, &["model", "format", "tag", "objective", "prompt", "negative_prompt"]),
+    (Reading::Number, &["text_tokens"]),
 ];
 
 /// Fields of its sample.
-const OF_SAMPLE: [(&str, Reading); 13] = [
-    ("width", Reading::Number),
-    ("height", Reading::Number),
-    ("frames", Reading::Number),
-    ("batch", Reading::Number),
-    ("steps", Reading::Number),
-    ("cfg", Reading::Number),
-    ("guidance", Reading::Number),
-    ("shift", Reading::Number),
-    ("denoise", Reading::Number),
-    ("seed", Reading::Seeds),
-    ("sampler", Reading::Text),
-    ("scheduler", Reading::Text),
-    ("as", Reading::Text),
+const OF_SAMPLE: &Fields = &[
+    (Reading::Number, &["width", "height", "frames", "batch", "steps", "cfg", "guidance", "shift", "denoise"]),
+    (Reading::Seeds, &["seed"]),
+    (Reading::Text, &["sampler", "scheduler", "as"]),
 ];
+
+/// The kind of value that a field's text becomes, if it is one of these.
+fn reading(fields: &Fields, name: &str) -> Option<Reading> {
+    fields.iter().find(|(_, names)| names.contains(&name)).map(|(reading, _)| *reading)
+}
+
+/// The names of fields.
+fn names(fields: &'static Fields) -> impl Iterator<Item = &'static str> {
+    fields.iter().flat_map(|(_, names)| *names).copied()
+}
 
 /// The names of a LoRA and of its strength, which follows it: as many pairs as there are LoRAs.
 const LORA: &str = "lora";
@@ -61,7 +59,7 @@ pub fn most_bytes(name: &str, texts: u64) -> Option<u64> {
         LORA => Some(4096),
         STRENGTH => Some(64),
         "seed" => Some(32 << 10),
-        _ if OF_JOB.iter().chain(&OF_SAMPLE).any(|(known, _)| *known == name) => Some(256),
+        _ if names(OF_JOB).chain(names(OF_SAMPLE)).any(|known| known == name) => Some(256),
         _ => None,
     }
 }
@@ -87,15 +85,13 @@ pub fn request_of(fields: &[(String, String)]) -> ApiResult<JobRequest> {
         Some(_) => return Err(Problem::invalid("rest: its sample is no object")),
     };
     for (name, text) in fields {
-        let reading =
-            |known: &[(&str, Reading)]| known.iter().find(|(known, _)| known == name).map(|(_, reading)| *reading);
         // An empty prompt is one, too.
         if text.is_empty() && name != "prompt" {
             continue;
         }
-        if let Some(reading) = reading(&OF_JOB) {
+        if let Some(reading) = reading(OF_JOB, name) {
             object.insert(name.clone(), reading.read(name, text)?);
-        } else if let Some(reading) = reading(&OF_SAMPLE) {
+        } else if let Some(reading) = reading(OF_SAMPLE, name) {
             sample.insert(name.clone(), reading.read(&format!("sample.{name}"), text)?);
         }
     }
@@ -158,22 +154,19 @@ pub fn rest_of(request: &JobRequest) -> Option<FormRest> {
     let mut rest = serde_json::to_value(request).ok()?;
     let object = rest.as_object_mut()?;
     let has_field = |name: &&str| !["tag", "objective"].contains(name);
-    OF_JOB.map(|(name, _)| name).iter().filter(|name| has_field(name)).for_each(|name| drop(object.remove(*name)));
+    names(OF_JOB).filter(has_field).for_each(|name| drop(object.remove(name)));
     object.remove("loras");
-    let mut names = Vec::new();
+    let mut left = Vec::new();
     if let Some(Value::Object(mut sample)) = object.remove("sample") {
         // Files are sent anew, and each form asks for a preview.
-        ["paths", "preview"]
-            .into_iter()
-            .chain(OF_SAMPLE.map(|(name, _)| name))
-            .for_each(|name| drop(sample.remove(name)));
-        names.extend(sample.keys().cloned());
+        ["paths", "preview"].into_iter().chain(names(OF_SAMPLE)).for_each(|name| drop(sample.remove(name)));
+        left.extend(sample.keys().cloned());
         if !sample.is_empty() {
             object.insert("sample".into(), sample.into());
         }
     }
-    names.splice(..0, object.keys().filter(|name| *name != "sample").cloned());
-    (!names.is_empty()).then(|| FormRest { json: rest.to_string(), names })
+    left.splice(..0, object.keys().filter(|name| *name != "sample").cloned());
+    (!left.is_empty()).then(|| FormRest { json: rest.to_string(), names: left })
 }
 
 /// A LoRA as the form has it: its name, with the expert that it is for behind it.

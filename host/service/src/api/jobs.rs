@@ -26,7 +26,7 @@ use crate::{
     jobs::{
         idempotency::{IdempotencyKey, KeyedSubmission, digest_uploads},
         inputs::{Input, Uploads},
-        store::{JobFilter, JobSearch},
+        store::JobFilter,
     },
     problem::{ApiResult, Problem},
 };
@@ -349,10 +349,10 @@ pub async fn list(State(app): State<App>, QueryParams(query): QueryParams<JobLis
         ("q", &q),
     ])?;
     check_before(before.as_deref())?;
-    let filter = JobFilter { state, tag, policy, route, limit, before, ..JobFilter::default() };
-    let search = JobSearch { model, device, text: q.filter(|text| !text.is_empty()), ..JobSearch::default() };
+    let text = q.filter(|text| !text.is_empty());
+    let filter = JobFilter { state, tag, policy, route, limit, before, model, device, text, ..JobFilter::default() };
     app.blocking(move |app| {
-        let (found, next) = app.server.jobs.store.search(&filter, &search)?;
+        let (found, next) = app.server.jobs.store.search(&filter)?;
         let jobs = found.into_iter().map(|stored| app.server.jobs.view(stored)).collect();
         Ok(Json(JobList { jobs, next }))
     })

@@ -81,11 +81,7 @@ pub struct JobFilter {
     /// Jobs accepted before this one.
     pub before: Option<String>,
     pub limit: u32,
-}
-
-/// Search terms that the database has no columns for.
-#[derive(Clone, Debug, Default)]
-pub struct JobSearch {
+    // The terms of a search, that the database has no columns for.
     pub stage: Option<JobStage>,
     pub model: Option<String>,
     pub device: Option<String>,
@@ -94,7 +90,7 @@ pub struct JobSearch {
     pub text: Option<String>,
 }
 
-impl JobSearch {
+impl JobFilter {
     fn is_everything(&self) -> bool {
         self.stage.is_none() && self.model.is_none() && self.device.is_none() && self.text.is_none()
     }
@@ -334,11 +330,11 @@ impl JobStore {
     ///
     /// # Errors
     /// [`Error::Store`]
-    pub fn search(&self, filter: &JobFilter, search: &JobSearch) -> Result<(Vec<StoredJob>, Option<String>)> {
+    pub fn search(&self, filter: &JobFilter) -> Result<(Vec<StoredJob>, Option<String>)> {
         let wanted = filter.limit as usize;
         let (mut found, mut before, mut looked) = (Vec::new(), filter.before.clone(), 0);
         loop {
-            let limit = if search.is_everything() { filter.limit.saturating_add(1) } else { ROWS };
+            let limit = if filter.is_everything() { filter.limit.saturating_add(1) } else { ROWS };
             let rows = self.list(&JobFilter { before: before.clone(), limit, with_record: false, ..filter.clone() })?;
             let is_last = rows.len() < limit as usize;
             looked += rows.len();
@@ -347,7 +343,7 @@ impl JobStore {
                     return Ok((found, before));
                 }
                 before = Some(stored.job.id.clone());
-                if search.matches(&stored) {
+                if filter.matches(&stored) {
                     found.push(stored);
                 }
             }

@@ -26,7 +26,7 @@ use crate::{
     jobs::{
         StoredJob,
         live::{plan_grid, step_grid},
-        store::{JobFilter, JobSearch},
+        store::JobFilter,
     },
     problem::Problem,
     state::ServerState,
@@ -87,15 +87,12 @@ pub fn jobs(app: &App, headers: &HeaderMap, query: JobQuery, notice: Option<&str
         policy: query.policy.clone(),
         before: query.before.clone(),
         limit: PAGE,
-        ..JobFilter::default()
-    };
-    let search = JobSearch {
         model: query.model.clone(),
         device: query.device.clone(),
         text: query.text.clone(),
-        ..JobSearch::default()
+        ..JobFilter::default()
     };
-    let (found, next) = server.jobs.store.search(&filter, &search)?;
+    let (found, next) = server.jobs.store.search(&filter)?;
     Ok(JobsPage {
         frame: frame(app, headers, notice),
         jobs: found.into_iter().map(|stored| job_view(server, stored, None)).collect(),

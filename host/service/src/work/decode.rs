@@ -121,7 +121,7 @@ fn fits_buffer(stored: &StoredJob) -> bool {
 impl<'a> Execution<'a> {
     /// The decode that the job asks for.
     fn decode_job(&self, input: &'a DecodeInput) -> Result<Decode<'a>, String> {
-        let (machine, limit) = (&self.turn.worker.device.machine, self.memory_limit());
+        let (machine, limit) = (&self.turn.device.machine, self.memory_limit());
         let job = Decode::new(machine, &input.vae.model, &input.tensor, limit, self.objective());
         Ok(job.map_err(|error| one_line(&error))?.allowing_blended(self.allows_blended()))
     }

@@ -13,7 +13,7 @@ use super::{
     observer::{Followed, JobObserver, StopSignal},
 };
 use crate::{
-    device::Worker,
+    device::DeviceState,
     error::{decode_line, one_line},
     jobs::{StoredJob, live::JobHandle},
     metrics::Labels,
@@ -26,7 +26,7 @@ use crate::{
 #[derive(Clone, Copy)]
 pub struct Turn<'a> {
     pub server: &'a Arc<ServerState>,
-    pub worker: &'a Worker,
+    pub device: &'a DeviceState,
     pub model: &'a Arc<OpenModel>,
     pub handle: &'a Arc<JobHandle>,
 }
@@ -123,7 +123,7 @@ impl Execution<'_> {
     /// The most that the job may hold: the least of all limits. It counts the weights if the
     /// device's configuration or the request says so.
     pub fn memory_limit(&self) -> MemoryLimit {
-        let (device, request) = (&self.turn.worker.device, &self.stored.request);
+        let (device, request) = (self.turn.device, &self.stored.request);
         let limits = [Some(device.memory_limit), self.assignment.memory_limit, request.memory_limit_bytes];
         let bytes = limits.into_iter().flatten().min().unwrap_or(device.memory_limit);
         MemoryLimit { bytes, counts_weights: device.counts_weights || request.count_weights }

@@ -179,7 +179,7 @@ impl<'a, W: Work> JobObserver<'a, W> {
         let Execution { turn, assignment, stop, .. } = execution;
         Self {
             server: turn.server,
-            device: &turn.worker.device,
+            device: turn.device,
             assignment,
             handle: turn.handle.clone(),
             stop: stop.clone(),

@@ -117,7 +117,7 @@ type BegunSample = (LatentOutput, Option<KeptSample>, Option<(SampleState, Denoi
 impl<'a> Execution<'a> {
     /// The sample that the job asks for.
     fn sample_job(&self, input: &'a SampleInput) -> Result<DenoiseJob<'a>, String> {
-        let (machine, limit) = (&self.turn.worker.device.machine, self.memory_limit().bytes);
+        let (machine, limit) = (&self.turn.device.machine, self.memory_limit().bytes);
         let denoiser = &self.turn.transformer()?.denoiser;
         let job = DenoiseJob::new(machine, denoiser, &input.sampling, limit, self.objective());
         job.map_err(|error| one_line(&error))
@@ -152,8 +152,7 @@ impl<'a> Execution<'a> {
     /// The preview of a sample that asks for one.
     fn preview(&self) -> Option<Previewing<'a>> {
         self.stored.request.sample.as_ref().filter(|fields| fields.preview)?;
-        let colours =
-            self.turn.model.colours(&self.turn.worker.device.machine, self.turn.worker.device.memory_limit)?;
+        let colours = self.turn.model.colours(&self.turn.device.machine, self.turn.device.memory_limit)?;
         let preview = Preview::new(&self.turn.server.jobs.files.preview(&self.stored.job.id)).ok()?;
         Some(Previewing { colours, preview })
     }

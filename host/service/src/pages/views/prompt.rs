@@ -9,10 +9,7 @@ use super::{frame, job_view, seeds_of};
 use crate::{
     api::form_request,
     app::App,
-    jobs::{
-        StoredJob,
-        store::{JobFilter, JobSearch},
-    },
+    jobs::{StoredJob, store::JobFilter},
     models::OpenModel,
     state::ServerState,
 };
@@ -38,9 +35,8 @@ pub struct AskedPrompt {
 /// The store can't be read.
 pub fn prompt(app: &App, headers: &HeaderMap, asked: &AskedPrompt, has_form: bool) -> crate::Result<PromptPage> {
     let server = &app.server;
-    let filter = JobFilter { limit: GALLERY, ..JobFilter::default() };
-    let search = JobSearch { stage: Some(JobStage::Generate), ..JobSearch::default() };
-    let (found, _) = server.jobs.store.search(&filter, &search)?;
+    let filter = JobFilter { limit: GALLERY, stage: Some(JobStage::Generate), ..JobFilter::default() };
+    let (found, _) = server.jobs.store.search(&filter)?;
     let gallery: Vec<JobView> = found.into_iter().map(|stored| job_view(server, stored, None)).collect();
     let named = of_prompt(server, asked.job.as_deref())?.map(|stored| job_view(server, stored, None));
     let is_named = named.is_some();

@@ -42,7 +42,7 @@ impl Executed for ImageEncode {
         decider: &mut Decider,
         observer: &mut JobObserver<'a, Vae>,
     ) -> Result<JobOutcome<Self>, JobEnd> {
-        let Execution { turn: Turn { server, worker, model, .. }, stored, .. } = execution;
+        let Execution { turn: Turn { server, device, model, .. }, stored, .. } = execution;
         let id = &stored.job.id;
         let (_, _, vae) = model.for_prompts().map_err(JobEnd::Failed)?;
         let image = server.jobs.files.input(id, Input::Image);
@@ -52,7 +52,7 @@ impl Executed for ImageEncode {
         let mut source = EncodeSource::open(&image, Some(1)).map_err(refused)?;
         let input = EncodeInput::of(&vae.model, &mut source, IMAGE, &mut |_| {}).map_err(refused)?;
         let (limit, objective) = (execution.memory_limit(), execution.objective());
-        let job = Encode::new(&worker.device.machine, &vae.model, &input, limit, objective).map_err(refused)?;
+        let job = Encode::new(&device.machine, &vae.model, &input, limit, objective).map_err(refused)?;
         let before = history.before(job.stage(), job.request());
         let job = job.with_history(&before);
         observer.request = Some(job.request().clone());

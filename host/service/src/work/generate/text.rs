@@ -49,7 +49,7 @@ impl Prompted<'_> {
 
 impl Execution<'_> {
     fn encode_prompts(&self, history: &mut Trials, records: &mut Vec<String>) -> Result<(), JobEnd> {
-        let Execution { turn: Turn { server, worker, model, .. }, stored, assignment, .. } = *self;
+        let Execution { turn: Turn { server, device, model, .. }, stored, assignment, .. } = *self;
         let (text, transformer, _) = model.for_prompts().map_err(JobEnd::Failed)?;
         let fields = accept::fields_of(&stored.request, stored.job.request.as_deref(), transformer);
         let fields = fields.map_err(JobEnd::Failed)?;
@@ -73,7 +73,7 @@ impl Execution<'_> {
             let mut observer = JobObserver::new(*self, &decider);
             let mut planning = TextPlanning { planner: &mut decider, trials: history };
             let encoders = text.open().map_err(failed)?;
-            let encoded = encoders.encode_each(&worker.device.machine, &wish(&missing), &mut planning, &mut observer);
+            let encoded = encoders.encode_each(&device.machine, &wish(&missing), &mut planning, &mut observer);
             let runs = match encoded {
                 Ok((conditionings, runs)) => {
                     made = conditionings;
