@@ -4,7 +4,6 @@
 mod build;
 mod create;
 mod error;
-mod shrink;
 mod templates;
 mod toolchain;
 

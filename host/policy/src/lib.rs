@@ -38,7 +38,7 @@ pub use error::{Fault, PolicyError};
 pub use fallback_planner::FallbackPlanner;
 pub use host::{Description, Inspection, LoadedPolicy, PolicyHost};
 pub use limits::{CodeLimits, CompileLimits, Limits};
-pub use load::{ModuleKind, as_component};
+pub use load::{ModuleKind, as_component, shrink};
 pub use probe::Probe;
 pub use runtime::{Governed, Policy};
 pub use settings::{Setting, key_value};

@@ -4,8 +4,6 @@ use std::collections::BTreeSet;
 
 use tilewright_files::digest::sha256;
 use tilewright_plan::{FallbackReason, Stage};
-use wasm_encoder::{RawSection, Section as _};
-use wasmparser::{BinaryReaderError, Parser};
 use wasmtime::component::Component;
 use wit_component::{ComponentEncoder, StringEncoding};
 use wit_parser::Resolve;
@@ -27,17 +25,14 @@ use crate::{
 pub(crate) mod features;
 pub(crate) mod grants;
 pub(crate) mod outline;
+mod shrink;
 mod survey;
+
+pub use shrink::shrink;
 
 /// The most imports that an error names, and the most characters of each: the guest chose them.
 const NAMED: usize = 12;
 const NAME_CHARS: usize = 100;
-
-/// Bytes before a module's first section.
-const HEADER: usize = 8;
-
-/// The number of sections that execution ignores.
-const CUSTOM_SECTION: u8 = 0;
 
 /// The kind of a policy's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -188,15 +183,7 @@ pub(crate) fn componentise(policy: &str, bytes: &[u8]) -> Result<Vec<u8>, Policy
     let broken = |detail: String| broken(policy, &detail, Fault::Other);
     let outline = Outline::read(bytes).map_err(broken)?;
     check_outline(policy, ModuleKind::CoreModule, &outline, Wasi::None)?;
-    let mut bare = bytes[..HEADER].to_vec();
-    for payload in Parser::new(0).parse_all(bytes) {
-        let payload = payload.map_err(|error| broken(words(error)))?;
-        if let Some((id, range)) = payload.as_section().filter(|(id, _)| *id != CUSTOM_SECTION) {
-            // A section may claim to be longer than the file.
-            let contents = bytes.get(range).ok_or_else(|| broken("it ends within a section".into()))?;
-            RawSection { id, data: contents }.append_to(&mut bare);
-        }
-    }
+    let mut bare = shrink::strip(bytes).ok_or_else(|| broken("it ends within a section".into()))?;
     let world = World::of(policy, outline.exports.iter().copied())?;
     let described = metadata(world, &outline.exports, &mut bare);
     let encoded = described.and_then(|()| ComponentEncoder::default().module(&bare)?.validate(true).encode());

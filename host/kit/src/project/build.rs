@@ -8,9 +8,9 @@ use std::{
 };
 
 use serde::Serialize;
-use tilewright_policy::{CacheDir, Inspection, Limits, ModuleKind, PolicyHost, Wasi, as_component};
+use tilewright_policy::{CacheDir, Inspection, Limits, ModuleKind, PolicyHost, Wasi, as_component, shrink};
 
-use super::{Language, ProjectError, shrink, toolchain};
+use super::{Language, ProjectError, toolchain};
 
 /// The options of a build.
 #[derive(Clone, Debug, Default)]
@@ -94,10 +94,10 @@ pub fn build(project: &Path, wanted: &BuildOptions, cache: &CacheDir) -> Result<
 
 /// The smallest component that does the same.
 fn component(origin: &str, made: &[u8]) -> Result<Vec<u8>, ProjectError> {
-    let small = shrink::shrink(made);
+    let small = shrink(made);
     if ModuleKind::of(&small) == Some(ModuleKind::CoreModule) {
         let module = toolchain::optimise(&small).unwrap_or(small);
-        return Ok(shrink::shrink(&as_component(origin, &module)?));
+        return Ok(shrink(&as_component(origin, &module)?));
     }
     Ok(small)
 }

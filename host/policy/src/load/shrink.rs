@@ -13,11 +13,12 @@ const MODULE: [u8; 4] = [1, 0, 0, 0];
 
 /// The same module or component without custom sections; unchanged if it is damaged, which loading
 /// it will report.
-pub(super) fn shrink(wasm: &[u8]) -> Vec<u8> {
+pub fn shrink(wasm: &[u8]) -> Vec<u8> {
     strip(wasm).unwrap_or_else(|| wasm.to_vec())
 }
 
-fn strip(wasm: &[u8]) -> Option<Vec<u8>> {
+/// The same; none for a damaged one, such as one that ends within a section.
+pub(super) fn strip(wasm: &[u8]) -> Option<Vec<u8>> {
     let (header, mut rest) = wasm.split_at_checked(HEADER)?;
     let is_component = header[4..] != MODULE;
     let mut kept = header.to_vec();
