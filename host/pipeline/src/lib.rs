@@ -45,6 +45,7 @@ mod source;
 mod start_image;
 mod text;
 mod told;
+mod vae_job;
 mod workflow;
 
 pub use decode::Decode;
@@ -77,6 +78,7 @@ pub use text::{
     prompt_notes,
 };
 pub use told::Told;
+pub use vae_job::VaeJob;
 pub use workflow::Workflow;
 
 pub use tilewright_history::Kept;

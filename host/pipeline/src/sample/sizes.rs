@@ -1,15 +1,11 @@
 //! The sizes that a model makes, and the shapes of their latents.
 
-use super::{SampleModel, Size};
-use crate::{Error, Result, Setting};
+use super::{SampleModel, Size, outline::wrong};
+use crate::{Result, Setting};
 
 /// The longest side of a picture in pixels, and the most frames.
 const MOST_PIXELS: u32 = 1 << 15;
 const MOST_FRAMES: u32 = 1 << 12;
-
-fn wrong(setting: Setting, reason: String) -> Error {
-    Error::Setting { setting, reason }
-}
 
 impl SampleModel {
     /// Checks that a size can be sampled, before anything is read or encoded for it.
