@@ -74,7 +74,7 @@ fn request<W: Shown>(record: &Record<W>) -> Markup {
             }
             @if !hints.is_empty() {
                 dt { "Hints" }
-                dd { ul.plain { @for (name, value) in hints { li { code { (name) "=" (value) } } } } }
+                dd { ul.plain { @for hint in hints { li { code { (hint.name) "=" (hint.value) } } } } }
             }
         }
     }

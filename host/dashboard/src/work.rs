@@ -28,11 +28,6 @@ pub(crate) trait Shown: Work {
         true
     }
 
-    /// Names and values of the hints that policies are given, in the order of the record.
-    fn hints(_: &Self::Request) -> Vec<(String, String)> {
-        Vec::new()
-    }
-
     /// Names and values, in the order of the record.
     fn capabilities(of: &Self::Capabilities) -> Vec<(&'static str, String)>;
 
@@ -82,10 +77,6 @@ impl Shown for Vae {
 
     fn counts_weights(request: &Request) -> bool {
         request.limit_counts_weights
-    }
-
-    fn hints(request: &Request) -> Vec<(String, String)> {
-        request.hints.iter().map(|hint| (hint.name.clone(), hint.value.to_string())).collect()
     }
 
     fn capabilities(of: &Capabilities) -> Vec<(&'static str, String)> {

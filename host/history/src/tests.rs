@@ -26,6 +26,10 @@ mod damage;
 
 const DEVICE: &str = "a processor, 2 cores, libtorch 2.11";
 
+fn as_vae(record: &AnyRecord) -> Option<&Record> {
+    if let AnyRecord::Vae(record) = record { Some(record) } else { None }
+}
+
 fn record(second: u32, size: [u32; 4], tile: u32) -> Record {
     let [batch, frames, height, width] = size;
     let space = match tile {
@@ -139,7 +143,7 @@ fn what_is_kept_comes_back_newest_first_and_only_the_user_can_read_it() {
     drop(history);
     let history = place.open();
     let listing = history.newest(&Filter::default(), 2).unwrap();
-    let found: Vec<&Record> = listing.entries.iter().filter_map(|entry| entry.record.as_vae()).collect();
+    let found: Vec<&Record> = listing.entries.iter().filter_map(|entry| as_vae(&entry.record)).collect();
     assert_eq!(found, [&records[1], &records[2]]);
     assert_eq!(history.count(&Filter::default()).unwrap(), 3);
     let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -267,7 +271,7 @@ fn processes_at_once_lose_nothing_and_readers_never_fail() {
     let seconds: Vec<u128> = listing
         .entries
         .iter()
-        .map(|entry| entry.record.as_vae().unwrap().outcome.unwrap().elapsed.as_millis())
+        .map(|entry| as_vae(&entry.record).unwrap().outcome.unwrap().elapsed.as_millis())
         .collect();
     assert_eq!(seconds, (0..u128::from(WRITERS * EACH)).rev().collect::<Vec<_>>());
     assert_eq!(place.broken(), [] as [PathBuf; 0]);
@@ -311,7 +315,7 @@ fn only_the_newest_are_kept() {
         history.append(DEVICE, &picture(second, 0)).unwrap();
     }
     let listing = history.newest(&Filter::default(), u32::MAX).unwrap();
-    let oldest = listing.entries.last().unwrap().record.as_vae().unwrap().outcome.unwrap().elapsed.as_millis();
+    let oldest = as_vae(&listing.entries.last().unwrap().record).unwrap().outcome.unwrap().elapsed.as_millis();
     assert_eq!((listing.entries.len(), oldest), (10, 118));
 }
 
@@ -420,7 +424,7 @@ proptest! {
         let mut history = place.open();
         history.append(&texts[5], &record).unwrap();
         let listing = history.newest(&Filter { policy: Some(texts[2].clone()), ..Filter::default() }, 1).unwrap();
-        prop_assert_eq!(listing.entries[0].record.as_vae(), Some(&record));
+        prop_assert_eq!(as_vae(&listing.entries[0].record), Some(&record));
         prop_assert_eq!(&listing.entries[0].device, &texts[5]);
         let query = Query { device: &texts[5], stage: record.stage(), request: &record.request };
         prop_assert_eq!(history.trials::<Vae>(&query, 1).unwrap().len(), 1);
