@@ -1,4 +1,4 @@
-//! What decodes and encodes have in common: one request, of pictures or of clips.
+//! The request that decodes and encodes have in common, of pictures or of clips.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use crate::{Error, Result};
 /// A request for one decode or encode on one device: an input `P` of pictures, or one `C` of clips.
 #[derive(Debug)]
 pub enum VaeJob<'a, P, C> {
-    /// Of pictures.
+    /// A request of pictures.
     Pictures(Job<'a, Vae, P>),
-    /// Of clips.
+    /// A request of clips.
     Clips(Job<'a, Vae, C>),
 }
 
@@ -27,7 +27,7 @@ macro_rules! of_job {
 }
 
 impl<P, C> VaeJob<'_, P, C> {
-    /// Tells policies earlier measurements, newest first.
+    /// Gives policies earlier measurements, newest first.
     #[must_use]
     pub fn with_history(self, records: &[Record]) -> Self {
         match self {
@@ -81,7 +81,7 @@ impl<P, C> VaeJob<'_, P, C> {
 }
 
 /// The peak of the leanest plan, by the check of a limit of no bytes: nothing fits in it, and the
-/// error tells the least.
+/// error says the least.
 pub(crate) fn least_of(checked: Result<()>) -> Result<u64> {
     match checked {
         Err(Error::Engine(EngineError::DoesNotFit { least, .. })) => Ok(least),
