@@ -6,13 +6,13 @@ use std::time::Duration;
 use tilewright_wording::Setting;
 
 use tilewright_plan::{
-    Capabilities, Cost, Dtype, Failure, Layout, Outcome, Plan, Precision, Release, Request, Space, Stage, Tile, Time,
-    Vae,
+    Capabilities, Cost, Dtype, Failure, LEAST_TILE, Layout, MOST_BATCH, Model, Objective, Outcome, Plan, Precision,
+    Release, Request, Space, Stage, Tile, Time, Vae,
 };
 
 use self::costs::{PlanCost, VaePrices};
 use crate::{
-    Error, Job, Machine, Result,
+    Error, Job, Machine, MemoryLimit, Result,
     run::is_hopeless,
     work::{Attempts, Runnable},
 };
@@ -33,7 +33,7 @@ impl Runnable for Vae {
 }
 
 impl<'a, I> Job<'a, Vae, I> {
-    /// A job whose request fits.
+    /// A job whose request fits. Its tiles are multiples of `scale` pixels.
     ///
     /// # Errors
     /// [`Error::DoesNotFit`] if not even the leanest plan fits.
@@ -41,10 +41,23 @@ impl<'a, I> Job<'a, Vae, I> {
         machine: &'a Machine,
         stage: Stage,
         request: Request,
-        capabilities: Capabilities,
+        (scale, is_clip): (u32, bool),
         formula: impl PlanCost + 'static,
         input: I,
     ) -> Result<Self> {
+        let capabilities = Capabilities {
+            dtypes: formula.dtypes(),
+            tile_unit: scale,
+            tile_least: scale * LEAST_TILE,
+            batch_most: if is_clip { 1 } else { MOST_BATCH },
+            // Only decodes can be run in exact bands.
+            exact: stage == Stage::Decode,
+            carried: is_clip,
+            offload: is_clip && machine.has_own_memory(),
+            // Latents are copied in no time beside what it takes to decode them.
+            prefetch_most: 0,
+            options: machine.vae_options(stage),
+        };
         let prices = VaePrices::new(formula, request.limit_counts_weights);
         let job = Self::new_unchecked(machine, stage, request, capabilities, prices, input);
         job.check()?;
@@ -150,6 +163,29 @@ impl<'a, I> Job<'a, Vae, I> {
                 )
             }
         }
+    }
+}
+
+/// A request for these samples, frames, rows and columns of pixels.
+pub(crate) fn request(
+    machine: &Machine,
+    model: Model,
+    [batch, frames, height, width]: [u32; 4],
+    MemoryLimit { bytes, counts_weights }: MemoryLimit,
+    objective: Objective,
+) -> Request {
+    Request {
+        model,
+        batch,
+        frames,
+        height,
+        width,
+        memory_limit: bytes,
+        limit_counts_weights: counts_weights,
+        objective,
+        allows_blended: false,
+        host: machine.host_memory(),
+        hints: Vec::new(),
     }
 }
 

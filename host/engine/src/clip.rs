@@ -2,14 +2,16 @@
 //! that left is decoded again.
 
 mod decoding;
-mod price;
+pub(crate) mod price;
 mod relay;
 
 use tch::Tensor;
-use tilewright_plan::{Capabilities, LEAST_TILE, Objective, Planner, Request, Stage, Vae};
+use tilewright_plan::{Objective, Planner, Stage, Vae};
 
-use self::{decoding::ClipDecoding, price::ClipEstimator, relay::with_relay};
-use crate::{Error, Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, VideoVae, run::run};
+use self::{decoding::ClipDecoding, price::ClipPrices, relay::with_relay};
+use crate::{
+    Error, Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, VideoVae, autoencoding::request, run::run,
+};
 
 /// Takes frames as they are decoded.
 pub trait Sink {
@@ -51,35 +53,12 @@ impl<'a> ClipJob<'a> {
     ) -> Result<Self> {
         let (batch, _, latent_frames, height, width) = latents.size5()?;
         let scale = vae.config.spatial_scale();
-        let limit = memory_limit.into();
-        let request = Request {
-            model: vae.model.clone(),
-            batch: batch as u32,
-            frames: vae.config.frames(latent_frames as u32),
-            height: height as u32 * scale,
-            width: width as u32 * scale,
-            memory_limit: limit.bytes,
-            limit_counts_weights: limit.counts_weights,
-            objective,
-            allows_blended: false,
-            host: machine.host_memory(),
-            hints: Vec::new(),
-        };
-        let prices =
-            ClipEstimator::new(&vae.config, &request, latent_frames as u32, &machine.measured, &machine.kernels());
-        let capabilities = Capabilities {
-            dtypes: prices.dtypes(),
-            tile_unit: scale,
-            tile_least: scale * LEAST_TILE,
-            batch_most: 1,
-            exact: true,
-            carried: true,
-            offload: machine.has_own_memory(),
-            // Latents are copied in no time beside what it takes to decode them.
-            prefetch_most: 0,
-            options: machine.vae_options(Stage::Decode),
-        };
-        Self::checked(machine, Stage::Decode, request, capabilities, prices, ClipLatents { vae, latents })
+        let [height, width] = [height, width].map(|side| side as u32 * scale);
+        let extents = [batch as u32, vae.config.frames(latent_frames as u32), height, width];
+        let request = request(machine, vae.model.clone(), extents, memory_limit.into(), objective);
+        let channels = [vae.config.latent_channels, vae.config.image_channels];
+        let prices = ClipPrices::new(&vae.config, channels, &request, machine);
+        Self::checked(machine, Stage::Decode, request, (scale, true), prices, ClipLatents { vae, latents })
     }
 
     /// Decides and decodes; asks again after each of two failures and then takes the host's own

@@ -2,9 +2,17 @@
 
 use std::{fmt::Debug, sync::Arc};
 
-use tilewright_plan::{CostModel, Record, Trial, Work};
+use tilewright_plan::{CostModel, Dtype, Record, Trial, Work};
 
 use crate::work::Runnable;
+
+/// The types that products of samples and of text encoders can run in.
+pub(crate) const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::Bf16, Dtype::F16];
+
+/// The factor between what was measured and what was expected, if anything was.
+pub(crate) fn ratio(measured: f64, estimated: f64) -> Option<f64> {
+    (estimated > 0.0).then(|| measured / estimated)
+}
 
 /// The prices of plans for one job. Without tensors, so that a policy may ask from any thread.
 pub trait Prices<W: Work>: Debug + Send + Sync + 'static {

@@ -254,7 +254,7 @@ pub(crate) fn filled(size: &[i64], patch: i64) -> [i64; 3] {
 }
 
 /// Frames, height and width of latents.
-pub(crate) fn extents(size: &[i64]) -> [i64; 3] {
+pub fn extents(size: &[i64]) -> [i64; 3] {
     match *size {
         [_, _, frames, height, width] => [frames, height, width],
         [_, _, height, width] => [1, height, width],

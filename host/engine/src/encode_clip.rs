@@ -7,10 +7,13 @@ mod price;
 
 use tch::Tensor;
 use tilewright_models::wan_vae::EncoderConfig;
-use tilewright_plan::{Capabilities, LEAST_TILE, Objective, Planner, Request, Stage, Vae};
+use tilewright_plan::{Objective, Planner, Stage, Vae};
 
-use self::{encoding::ClipEncoding, price::ClipEncodeEstimator};
-use crate::{Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, VideoVae, run::run};
+use self::encoding::ClipEncoding;
+use crate::{
+    Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, VideoVae, autoencoding::request,
+    clip::price::ClipPrices, run::run,
+};
 
 /// The extents of what is encoded: one clip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,33 +73,9 @@ impl<'a> ClipEncodeJob<'a> {
             );
             return Err(tilewright_models::Error::Clip { reason }.into());
         }
-        let MemoryLimit { bytes: memory_limit, counts_weights: limit_counts_weights } = memory_limit.into();
-        let request = Request {
-            model,
-            batch: 1,
-            frames,
-            height,
-            width,
-            memory_limit,
-            limit_counts_weights,
-            objective,
-            allows_blended: false,
-            host: machine.host_memory(),
-            hints: Vec::new(),
-        };
-        let prices = ClipEncodeEstimator::new(&config, &request, &machine.measured, &machine.kernels());
-        let capabilities = Capabilities {
-            dtypes: prices.dtypes(),
-            tile_unit: scale,
-            tile_least: scale * LEAST_TILE,
-            batch_most: 1,
-            exact: false,
-            carried: true,
-            offload: machine.has_own_memory(),
-            prefetch_most: 0,
-            options: machine.vae_options(Stage::Encode),
-        };
-        Self::checked(machine, Stage::Encode, request, capabilities, prices, ClipSource { vae, config })
+        let request = request(machine, model, [1, frames, height, width], memory_limit.into(), objective);
+        let prices = ClipPrices::new(&config, [config.latent_channels, config.image_channels], &request, machine);
+        Self::checked(machine, Stage::Encode, request, (scale, true), prices, ClipSource { vae, config })
     }
 
     /// Decides and encodes; asks again after each of two failures and then takes the host's own

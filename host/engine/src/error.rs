@@ -166,25 +166,11 @@ impl Error {
     /// True if the arguments or files are wrong, rather than the work having failed.
     pub fn is_input(&self) -> bool {
         match self {
-            // A device that is not there was asked for.
-            Error::Torch(tilewright_torch::Error::Device { .. }) => true,
+            Error::Sink(_) => false,
             // It was right when the work began.
             Error::Model(error) if error.is_of_changed_file() => false,
-            Error::Model(
-                tilewright_models::Error::Torch(_)
-                | tilewright_models::Error::Network(_)
-                | tilewright_models::Error::Cancelled,
-            )
-            | Error::Torch(_) => false,
-            Error::Model(_)
-            | Error::NothingToOverride { .. }
-            | Error::DoesNotFit { .. }
-            | Error::SampleDoesNotFit { .. }
-            | Error::EncoderDoesNotFit { .. }
-            | Error::PromptTooLong { .. }
-            | Error::NotOffered(_)
-            | Error::Source(_) => true,
-            Error::Exhausted { .. } | Error::Sink(_) | Error::Interrupted => false,
+            // A device that is not there was asked for, say.
+            _ => !self.is_of_the_plan(),
         }
     }
 }

@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use tilewright_kernels::{Kernels, Measured};
+use tilewright_kernels::Kernels;
 use tilewright_models::{
     HalfConfig, Metered, PlanFormat,
     kl::{Config, EncoderConfig, Extent},
 };
 use tilewright_plan::{Cost, Dtype, Plan, Request, Space, Time};
 
-use crate::{autoencoding::costs::PlanCost, grid::Axis};
+use crate::{Machine, autoencoding::costs::PlanCost, grid::Axis};
 
 /// Prices plans for one request on one device.
 #[derive(Debug)]
@@ -37,40 +37,36 @@ struct Values {
 
 impl Estimator<Config> {
     /// Prices decodes in every precision and memory order that the device was measured in.
-    pub fn new(config: &Config, request: &Request, measured: &Measured, kernels: &Kernels) -> Self {
+    pub fn new(config: &Config, request: &Request, machine: &Machine) -> Self {
         let scale = f64::from(config.spatial_scale());
         let latent = config.latent_channels as f64 / (scale * scale);
         let values = Values { input: latent, output: config.image_channels as f64, ramp: 1.0, exact: true };
-        Self::price(values, request, (measured, kernels), config)
+        Self::price(values, request, machine, config)
     }
 }
 
 impl Estimator<EncoderConfig> {
     /// The same of encodes.
-    pub fn encoding(config: &EncoderConfig, request: &Request, measured: &Measured, kernels: &Kernels) -> Self {
+    pub fn encoding(config: &EncoderConfig, request: &Request, machine: &Machine) -> Self {
         let scale = f64::from(config.spatial_scale());
         let latent = config.latent_channels as f64 / (scale * scale);
         let values = Values { input: config.image_channels as f64, output: latent, ramp: 1.0 / scale, exact: false };
-        Self::price(values, request, (measured, kernels), config)
+        Self::price(values, request, machine, config)
     }
 }
 
 impl<C: HalfConfig> Estimator<C> {
-    fn price(values: Values, request: &Request, (measured, kernels): (&Measured, &Kernels), config: &C) -> Self {
+    fn price(values: Values, request: &Request, machine: &Machine, config: &C) -> Self {
+        let (measured, kernels) = (&machine.measured, machine.kernels());
         Self {
             batch: request.batch,
             height: request.height,
             width: request.width,
             values,
             bytes_per_second: measured.bytes_per_second,
-            kernels: *kernels,
-            metered: Metered::new(config, measured, kernels),
+            kernels,
+            metered: Metered::new(config, measured, &kernels),
         }
-    }
-
-    /// The types that convolutions can run in.
-    pub fn dtypes(&self) -> Vec<Dtype> {
-        self.metered.dtypes()
     }
 }
 
@@ -132,5 +128,9 @@ impl<C: HalfConfig<Extent = Extent>> PlanCost for Estimator<C> {
     }
     fn weight_bytes(&self, plan: &Plan) -> u64 {
         self.metered.weight_bytes(PlanFormat::of(plan, &self.kernels)).unwrap_or(0)
+    }
+
+    fn dtypes(&self) -> Vec<Dtype> {
+        self.metered.dtypes()
     }
 }

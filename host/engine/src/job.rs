@@ -1,15 +1,15 @@
 //! A request for one piece of work on one device: all that there is before a plan is carried out.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::SystemTime};
 
 use tilewright_plan::{
     Candidate, Decision, Device as Facts, FailedAttempt, LogLine, Planner, Question, Record, Stage, Vae, Work,
+    predict_cost,
 };
 
 use crate::{
     Error, Machine,
     costs::{Costs, Prices},
-    record::record,
     work::Runnable,
 };
 
@@ -144,6 +144,26 @@ impl<'a, W: Runnable, I> Job<'a, W, I> {
         attempts: Vec<FailedAttempt<W>>,
         outcome: Option<W::Outcome>,
     ) -> Record<W> {
-        record(&self.question(), &*self.costs, planner, decision, attempts, outcome)
+        Record {
+            tilewright: env!("CARGO_PKG_VERSION").into(),
+            time: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
+            stage: Some(self.stage),
+            request: self.request.clone(),
+            capabilities: Some(self.capabilities.clone()),
+            device: self.facts.clone(),
+            policy: planner.identity().clone(),
+            answer: decision.answer.clone(),
+            plan: decision.plan.clone(),
+            adjusted: decision.adjusted.clone(),
+            fallback: decision.fallback.clone(),
+            decision: decision.elapsed,
+            fuel: decision.fuel,
+            estimate: self.estimate(&decision.plan).ok(),
+            expected: predict_cost(&*self.costs, &decision.plan),
+            attempts,
+            outcome,
+            resumed_frames: 0,
+            exchange: None,
+        }
     }
 }

@@ -30,7 +30,6 @@ mod observer;
 mod offload;
 mod pause;
 mod picture;
-mod record;
 mod run;
 mod task;
 mod text;
@@ -43,7 +42,7 @@ pub use autoencoder::{Autoencoder, Overrides};
 pub use clip::{ClipJob, ClipLatents, Sink};
 pub use denoise::{
     Begun, ConditioningTensors, DenoiseJob, DenoiseQuote, Denoiser, Kept, Prompt, PromptShape, SampleInput,
-    SampleShape, SampleState, Sampled, Sampling,
+    SampleShape, SampleState, Sampled, Sampling, extents,
 };
 pub use encode_clip::{ClipEncodeJob, ClipExtents, ClipSource, EncodedClip, Frames};
 pub use error::{Error, Result};

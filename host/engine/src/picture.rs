@@ -5,20 +5,18 @@ use std::time::Duration;
 
 use tch::{Device, Tensor};
 use tilewright_models::{
-    ComputeFormat, HalfConfig, LoadStep, PlanFormat,
+    ComputeFormat, LoadStep, PlanFormat, Result as ModelResult,
     kl::{Decoder, Encoder, EncoderConfig},
 };
-use tilewright_plan::{
-    Capabilities, Failure, Hint, LEAST_TILE, MOST_BATCH, Objective, Outcome, Plan, Planner, Request, Stage,
-    Vae as VaeWork,
-};
+use tilewright_plan::{Failure, Hint, Objective, Outcome, Plan, Planner, Request, Stage, Vae as VaeWork};
 use tilewright_torch::kernels;
 
 use crate::{
     Estimator, Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, Vae,
+    autoencoding::request,
     run::run,
-    task::{AttemptContext, AttemptError, Task, load},
-    tiles::{Network, Pass},
+    task::{AttemptContext, Attempted, Task, load},
+    tiles::{Direction, Pass, Step},
     weights::Lease,
 };
 
@@ -46,23 +44,6 @@ pub struct Pictures<'a> {
     pictures: &'a Tensor,
 }
 
-/// A direction of a picture's autoencoder: its weights, and the tensor that goes in.
-trait Direction {
-    type Network: Network + Send + 'static;
-
-    fn vae(&self) -> &Vae;
-
-    fn input(&self) -> &Tensor;
-
-    /// The weights, leased until they are dropped, and the time that loading them took.
-    fn lease(
-        &self,
-        format: ComputeFormat,
-        device: Device,
-        step: LoadStep<'_>,
-    ) -> Result<(Lease<Self::Network>, Duration)>;
-}
-
 impl Direction for Latents<'_> {
     type Network = Decoder;
 
@@ -76,6 +57,18 @@ impl Direction for Latents<'_> {
 
     fn lease(&self, format: ComputeFormat, device: Device, step: LoadStep<'_>) -> Result<(Lease<Decoder>, Duration)> {
         self.vae.decoder(format, device, step)
+    }
+
+    fn forward(&self, network: &Decoder, input: &Tensor, band: Option<u32>, step: Step<'_>) -> ModelResult<Tensor> {
+        network.forward(input, band, step)
+    }
+
+    fn out(&self) -> i64 {
+        self.vae.config.image_channels as i64
+    }
+
+    fn scales(&self) -> (u32, u32) {
+        (self.vae.config.spatial_scale(), 1)
     }
 }
 
@@ -93,6 +86,19 @@ impl Direction for Pictures<'_> {
     fn lease(&self, format: ComputeFormat, device: Device, step: LoadStep<'_>) -> Result<(Lease<Encoder>, Duration)> {
         self.vae.encoder(&self.config, format, device, step)
     }
+
+    /// Bands are not offered.
+    fn forward(&self, network: &Encoder, input: &Tensor, _: Option<u32>, step: Step<'_>) -> ModelResult<Tensor> {
+        network.forward(input, step)
+    }
+
+    fn out(&self) -> i64 {
+        self.config.latent_channels as i64
+    }
+
+    fn scales(&self) -> (u32, u32) {
+        (1, self.config.spatial_scale())
+    }
 }
 
 /// A picture's work in either direction. It leaves nothing behind if it fails.
@@ -106,16 +112,12 @@ impl<D: Direction> Task<VaeWork> for Picture<'_, D> {
     type Output = Tensor;
 
     /// Loads the weights if they are not in the plan's types and order.
-    fn attempt(
-        &mut self,
-        plan: &Plan,
-        context: &mut AttemptContext<'_>,
-    ) -> std::result::Result<(Tensor, Outcome), AttemptError> {
+    fn attempt(&mut self, plan: &Plan, context: &mut AttemptContext<'_>) -> Attempted<(Tensor, Outcome)> {
         let (device, direction) = (self.job.machine.device, &self.job.input);
         let format = PlanFormat::of(plan, &kernels(device)).compute()?;
         let network = load(context, |step| direction.lease(format, device, step))?;
         let weights = self.job.counted_weights(network.bytes());
-        let pass = || Pass { network: &*network, input: &self.input, plan, device, context }.carry_out();
+        let pass = || Pass { direction, network: &*network, input: &self.input, plan, device, context }.carry_out();
         let (output, outcome) = direction.vae().measure(device, self.job.request.memory_limit, weights, 0, pass)?;
         Ok((output.f_to_device(Device::Cpu)?.f_contiguous()?, outcome))
     }
@@ -163,23 +165,11 @@ impl<'a> DecodeJob<'a> {
     ) -> Result<Self> {
         let (batch, _, height, width) = latents.size4()?;
         let scale = vae.config.spatial_scale();
-        let limit = memory_limit.into();
-        let request = Request {
-            model: vae.model.clone(),
-            batch: batch as u32,
-            frames: 1,
-            height: height as u32 * scale,
-            width: width as u32 * scale,
-            memory_limit: limit.bytes,
-            limit_counts_weights: limit.counts_weights,
-            objective,
-            allows_blended: false,
-            host: machine.host_memory(),
-            hints: hints(vae),
-        };
-        let prices = Estimator::new(&vae.config, &request, &machine.measured, &machine.kernels());
-        let capabilities = capabilities(machine, Stage::Decode, &prices, scale);
-        Self::checked(machine, Stage::Decode, request, capabilities, prices, Latents { vae, latents })
+        let extents = [batch as u32, 1, height as u32 * scale, width as u32 * scale];
+        let request = request(machine, vae.model.clone(), extents, memory_limit.into(), objective);
+        let request = Request { hints: hints(vae), ..request };
+        let prices = Estimator::new(&vae.config, &request, machine);
+        Self::checked(machine, Stage::Decode, request, (scale, false), prices, Latents { vae, latents })
     }
 }
 
@@ -199,23 +189,12 @@ impl<'a> EncodeJob<'a> {
         let (config, model) = vae.encoding()?;
         config.check(pictures)?;
         let (batch, _, height, width) = pictures.size4()?;
-        let limit = memory_limit.into();
-        let request = Request {
-            model,
-            batch: batch as u32,
-            frames: 1,
-            height: height as u32,
-            width: width as u32,
-            memory_limit: limit.bytes,
-            limit_counts_weights: limit.counts_weights,
-            objective,
-            allows_blended: false,
-            host: machine.host_memory(),
-            hints: hints(vae),
-        };
-        let prices = Estimator::encoding(&config, &request, &machine.measured, &machine.kernels());
-        let capabilities = capabilities(machine, Stage::Encode, &prices, config.spatial_scale());
-        Self::checked(machine, Stage::Encode, request, capabilities, prices, Pictures { vae, config, pictures })
+        let extents = [batch as u32, 1, height as u32, width as u32];
+        let request = request(machine, model, extents, memory_limit.into(), objective);
+        let request = Request { hints: hints(vae), ..request };
+        let prices = Estimator::encoding(&config, &request, machine);
+        let scale = config.spatial_scale();
+        Self::checked(machine, Stage::Encode, request, (scale, false), prices, Pictures { vae, config, pictures })
     }
 }
 
@@ -223,19 +202,4 @@ impl<'a> EncodeJob<'a> {
 fn hints(vae: &Vae) -> Vec<Hint> {
     let trained = vae.config.sample_size.map(|size| Hint { name: "sample-size".into(), value: size.to_string() });
     trained.into_iter().collect()
-}
-
-/// Only decodes can be run in exact bands.
-fn capabilities<C: HalfConfig>(machine: &Machine, stage: Stage, prices: &Estimator<C>, scale: u32) -> Capabilities {
-    Capabilities {
-        dtypes: prices.dtypes(),
-        tile_unit: scale,
-        tile_least: scale * LEAST_TILE,
-        batch_most: MOST_BATCH,
-        exact: stage == Stage::Decode,
-        carried: false,
-        offload: false,
-        prefetch_most: 0,
-        options: machine.vae_options(stage),
-    }
 }

@@ -19,11 +19,8 @@ pub(crate) trait Task<W: Work> {
     type Output;
 
     /// Carries a plan out; gives the output and what was measured.
-    fn attempt(
-        &mut self,
-        plan: &W::Plan,
-        context: &mut AttemptContext<'_, W>,
-    ) -> std::result::Result<(Self::Output, W::Outcome), AttemptError>;
+    fn attempt(&mut self, plan: &W::Plan, context: &mut AttemptContext<'_, W>)
+    -> Attempted<(Self::Output, W::Outcome)>;
 
     /// Checks that the files that the work reads are as they were when they were opened.
     fn check_files(&self) -> Result<()>;
@@ -80,13 +77,16 @@ impl<W: Work> AttemptContext<'_, W> {
     }
 
     /// Asks the observer between two chunks of a clip.
-    pub fn between_chunks(&mut self) -> std::result::Result<(), AttemptError> {
+    pub fn between_chunks(&mut self) -> Attempted<()> {
         match self.observer.between_chunks() {
             Next::GoOn => Ok(()),
             Next::AskAgain => Err(AttemptError::AskAgain),
         }
     }
 }
+
+/// The result of an attempt, or of a part of one.
+pub(crate) type Attempted<T> = std::result::Result<T, AttemptError>;
 
 /// The end of an attempt without a result.
 #[derive(Debug)]
@@ -116,10 +116,7 @@ impl<E: Into<Error>> From<E> for AttemptError {
 
 /// The end of an attempt, of which nothing counts if a file that it read has changed meanwhile:
 /// neither its result nor its failure.
-pub(crate) fn of_sound_files<T>(
-    ended: std::result::Result<T, AttemptError>,
-    check: impl FnOnce() -> Result<()>,
-) -> std::result::Result<T, AttemptError> {
+pub(crate) fn of_sound_files<T>(ended: Attempted<T>, check: impl FnOnce() -> Result<()>) -> Attempted<T> {
     match &ended {
         Err(AttemptError::Cancelled) => {}
         Err(AttemptError::Broken(error)) if error.is_lost_device() => {}
@@ -135,8 +132,8 @@ pub(crate) fn measure<T>(
     memory_limit: u64,
     weights: u64,
     held: u64,
-    attempt: impl FnOnce() -> std::result::Result<T, AttemptError>,
-) -> std::result::Result<(T, Outcome), AttemptError> {
+    attempt: impl FnOnce() -> Attempted<T>,
+) -> Attempted<(T, Outcome)> {
     memory::reset_peak(device)?;
     let before = memory::of(device)?;
     let limit = memory::Limit::new(device, memory_limit.saturating_sub(weights).saturating_sub(held))?;
@@ -165,11 +162,7 @@ pub(crate) fn measure<T>(
 
 /// Gives memory back after an attempt that failed, or whose plan releases it at the end: it must
 /// not stay in the way of the next one.
-pub(crate) fn settle<T>(
-    device: Device,
-    release: Release,
-    output: std::result::Result<T, AttemptError>,
-) -> std::result::Result<T, AttemptError> {
+pub(crate) fn settle<T>(device: Device, release: Release, output: Attempted<T>) -> Attempted<T> {
     let waited = tilewright_torch::device::synchronize(device);
     // A fault that shows here is of the work, unless that failed by itself.
     let output = output.and_then(|output| waited.map(|()| output).map_err(AttemptError::from));
@@ -197,7 +190,7 @@ pub(crate) fn likely(spent: Duration, share: f64, [peak_bytes, weights_bytes]: [
 
 /// Checks a peak in the middle of a clip. A limit is a cap, but for rounding; past what a GPU's
 /// runtime reports as all of an APU's memory there is none.
-pub(crate) fn check_peak(device: Device, peak: u64, memory_limit: u64) -> std::result::Result<(), AttemptError> {
+pub(crate) fn check_peak(device: Device, peak: u64, memory_limit: u64) -> Attempted<()> {
     if device != Device::Cpu && peak > memory_limit {
         return Err(AttemptError::Failed(Failure::OverLimit { bytes: peak }));
     }

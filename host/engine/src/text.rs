@@ -16,7 +16,7 @@ use self::costs::{format, is_held_alike, model};
 use crate::{
     Finished, Job, Machine, Observer, Result, Unfinished, WeightStore,
     run::{is_hopeless, run},
-    task::{AttemptContext, AttemptError, Task, load, measure, settle},
+    task::{AttemptContext, AttemptError, Attempted, Task, load, measure, settle},
     work::{Attempts, Runnable},
 };
 
@@ -119,7 +119,7 @@ impl TextTask<'_> {
         on: Device,
         embedded: &Tensor,
         context: &mut AttemptContext<'_, Text>,
-    ) -> std::result::Result<EncoderStates<Tensor>, AttemptError> {
+    ) -> Attempted<EncoderStates<Tensor>> {
         if context.observer.progress(0.0).is_break() {
             return Err(AttemptError::Cancelled);
         }
@@ -142,7 +142,7 @@ impl Task<Text> for TextTask<'_> {
         &mut self,
         plan: &TextPlan,
         context: &mut AttemptContext<'_, Text>,
-    ) -> std::result::Result<(Self::Output, TextOutcome), AttemptError> {
+    ) -> Attempted<(Self::Output, TextOutcome)> {
         let _no_grad = tch::no_grad_guard();
         let (prices, request) = (self.job.prices(), &self.job.request);
         let Texts { encoder, weights: store, embedded, .. } = self.job.input;
@@ -161,7 +161,7 @@ impl Task<Text> for TextTask<'_> {
         let reserved = store.reserve(on, limit.saturating_sub(weights.pooled), Some(&key))?;
         let held = if store.has_idle(&key) { weights.pooled } else { 0 };
         let mut took = Duration::ZERO;
-        let mut work = || -> std::result::Result<_, AttemptError> {
+        let mut work = || -> Attempted<_> {
             let before = *context.load;
             let encoder = load(context, |step| {
                 let leased = store.lease(&key, weights.pooled, || Ok(encoder.load(format, on, residency, step)?));

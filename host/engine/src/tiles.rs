@@ -1,25 +1,46 @@
 //! Carries one plan out: whole samples or tiles in batches, every result checked.
 
+use std::time::Duration;
+
 use tch::{Device, Kind, Tensor};
-use tilewright_models::kl::{Decoder, Encoder};
+use tilewright_models::{ComputeFormat, LoadStep, Result as ModelResult};
 use tilewright_plan::{Failure, Plan, Space, Tile};
 use tilewright_torch::non_finite;
 
 use crate::{
-    Grid, Result,
-    task::{AttemptContext, AttemptError, settle, trim_between},
+    Grid, Result, Vae,
+    task::{AttemptContext, AttemptError, Attempted, settle, trim_between},
+    weights::Lease,
 };
 
-/// A network that a plan can be carried out with, as tiles see it.
-pub(crate) trait Network {
+/// The progress of a network's run: an error from it ends the run.
+pub(crate) type Step<'a> = &'a mut dyn FnMut(f64) -> ModelResult<()>;
+
+/// A direction of a picture's autoencoder: its weights, and the tensor that goes in.
+pub(crate) trait Direction {
+    type Network: Send + 'static;
+
+    fn vae(&self) -> &Vae;
+
+    fn input(&self) -> &Tensor;
+
+    /// The weights, leased until they are dropped, and the time that loading them took.
+    fn lease(
+        &self,
+        format: ComputeFormat,
+        device: Device,
+        step: LoadStep<'_>,
+    ) -> Result<(Lease<Self::Network>, Duration)>;
+
     /// [N, C, H, W] to the same in f32, each axis scaled alike; in bands of `band` pixels of the
     /// request if the network can.
     fn forward(
         &self,
+        network: &Self::Network,
         input: &Tensor,
         band: Option<u32>,
-        step: &mut dyn FnMut(f64) -> tilewright_models::Result<()>,
-    ) -> tilewright_models::Result<Tensor>;
+        step: Step<'_>,
+    ) -> ModelResult<Tensor>;
 
     /// Channels of its output.
     fn out(&self) -> i64;
@@ -28,57 +49,19 @@ pub(crate) trait Network {
     fn scales(&self) -> (u32, u32);
 }
 
-impl Network for Decoder {
-    fn forward(
-        &self,
-        input: &Tensor,
-        band: Option<u32>,
-        step: &mut dyn FnMut(f64) -> tilewright_models::Result<()>,
-    ) -> tilewright_models::Result<Tensor> {
-        self.forward(input, band, step)
-    }
-
-    fn out(&self) -> i64 {
-        self.config().image_channels as i64
-    }
-
-    fn scales(&self) -> (u32, u32) {
-        (self.config().spatial_scale(), 1)
-    }
-}
-
-impl Network for Encoder {
-    /// Bands are not offered.
-    fn forward(
-        &self,
-        input: &Tensor,
-        _: Option<u32>,
-        step: &mut dyn FnMut(f64) -> tilewright_models::Result<()>,
-    ) -> tilewright_models::Result<Tensor> {
-        self.forward(input, step)
-    }
-
-    fn out(&self) -> i64 {
-        self.config().latent_channels as i64
-    }
-
-    fn scales(&self) -> (u32, u32) {
-        (1, self.config().spatial_scale())
-    }
-}
-
 /// A plan being carried out on an input [N, C, h, w] that is on the device.
-pub(crate) struct Pass<'a, 'b> {
-    pub network: &'a dyn Network,
+pub(crate) struct Pass<'a, 'b, D: Direction> {
+    pub direction: &'a D,
+    pub network: &'a D::Network,
     pub input: &'a Tensor,
     pub plan: &'a Plan,
     pub device: Device,
     pub context: &'a mut AttemptContext<'b>,
 }
 
-impl Pass<'_, '_> {
+impl<D: Direction> Pass<'_, '_, D> {
     /// Runs to [N, C, H, W] in f32 on the device.
-    pub fn carry_out(&mut self) -> std::result::Result<Tensor, AttemptError> {
+    pub fn carry_out(&mut self) -> Attempted<Tensor> {
         let output = match self.plan.space {
             Space::Blended(tile) => self.tiles(tile),
             Space::Exact(tile) => self.samples(Some(tile.height)),
@@ -87,7 +70,7 @@ impl Pass<'_, '_> {
         settle(self.device, self.plan.release, output)
     }
 
-    fn samples(&mut self, band: Option<u32>) -> std::result::Result<Tensor, AttemptError> {
+    fn samples(&mut self, band: Option<u32>) -> Attempted<Tensor> {
         let (samples, batch) = (self.input.size()[0], i64::from(self.plan.batch.max(1)));
         if batch >= samples {
             return self.forward(self.input, band, 0.0, 1.0);
@@ -110,23 +93,17 @@ impl Pass<'_, '_> {
         output.ok_or_else(|| AttemptError::Broken(tilewright_torch::Error::Torch("no samples".into()).into()))
     }
 
-    fn tiles(&mut self, tile: Tile) -> std::result::Result<Tensor, AttemptError> {
+    fn tiles(&mut self, tile: Tile) -> Attempted<Tensor> {
         let (samples, _, height, width) = self.input.size4()?;
         // The grid counts output pixels.
-        let (into, out) = self.network.scales();
+        let (into, out) = self.direction.scales();
         let scaled = |extent: i64| extent as u32 * into / out;
         let tile = Tile { height: tile.height / out, width: tile.width / out, overlap: tile.overlap / out };
         let grid = Grid::new(scaled(height), scaled(width), tile);
         let (pixels, input) = (|extent: u32| i64::from(extent), |extent: u32| i64::from(extent * out / into));
-        let shape = [samples, self.network.out(), pixels(grid.rows.extent), pixels(grid.columns.extent)];
+        let shape = [samples, self.direction.out(), pixels(grid.rows.extent), pixels(grid.columns.extent)];
         let output = Tensor::f_zeros(shape, (Kind::Float, self.device))?;
-        let weights = |axis: &crate::Axis, shape: [i64; 4]| -> Result<Vec<Tensor>> {
-            let tensor =
-                |weights: &Vec<f32>| Ok(Tensor::f_from_slice(weights)?.f_to_device(self.device)?.f_view(shape)?);
-            axis.weights().iter().map(tensor).collect()
-        };
-        let row_weights = weights(&grid.rows, [1, 1, -1, 1])?;
-        let column_weights = weights(&grid.columns, [1, 1, 1, -1])?;
+        let [row_weights, column_weights] = grid.ramps(self.device)?;
         let places: Vec<(i64, usize, usize)> =
             (0..samples).flat_map(|sample| grid.tiles().map(move |(row, column)| (sample, row, column))).collect();
         let all = places.len() as f64;
@@ -160,15 +137,9 @@ impl Pass<'_, '_> {
     }
 
     /// Runs a batch and checks it; progress goes from `from` to `to`.
-    fn forward(
-        &mut self,
-        input: &Tensor,
-        band: Option<u32>,
-        from: f64,
-        to: f64,
-    ) -> std::result::Result<Tensor, AttemptError> {
+    fn forward(&mut self, input: &Tensor, band: Option<u32>, from: f64, to: f64) -> Attempted<Tensor> {
         let mut step = |share: f64| self.context.progress(from + share * (to - from));
-        let output = self.network.forward(input, band, &mut step)?;
+        let output = self.direction.forward(self.network, input, band, &mut step)?;
         match non_finite(&output)? {
             0 => Ok(output),
             values => Err(AttemptError::Failed(Failure::NonFinite { values })),

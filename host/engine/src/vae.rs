@@ -12,7 +12,7 @@ use tilewright_torch::{device::synchronize, kernels, memory};
 
 use crate::{
     Autoencoder, Overrides, Result, pause,
-    task::{AttemptError, measure},
+    task::{Attempted, measure},
     weights::{Budget, Lease, Part, WeightKey, WeightStore},
 };
 
@@ -122,8 +122,8 @@ impl<A: Autoencoder> Vae<A> {
         memory_limit: u64,
         weights: u64,
         held: u64,
-        attempt: impl FnOnce() -> std::result::Result<T, AttemptError>,
-    ) -> std::result::Result<(T, Outcome), AttemptError> {
+        attempt: impl FnOnce() -> Attempted<T>,
+    ) -> Attempted<(T, Outcome)> {
         let bytes = memory_limit.saturating_sub(weights).saturating_sub(held);
         let _reserved = self.weights.reserve(device, bytes, None)?;
         measure(device, memory_limit, weights, held, attempt)

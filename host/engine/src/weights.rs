@@ -217,11 +217,9 @@ impl WeightStore {
         bytes: u64,
         load: impl FnOnce() -> Result<W>,
     ) -> Result<(Lease<W>, Duration)> {
+        let lease = |weights, bytes| Lease { weights, key: key.clone(), bytes, is_kept: true, store: self.clone() };
         if let Some((weights, bytes)) = self.find(key) {
-            return Ok((
-                Lease { weights: Some(weights), key: key.clone(), bytes, is_kept: true, store: self.clone() },
-                Duration::ZERO,
-            ));
+            return Ok((lease(Some(weights), bytes), Duration::ZERO));
         }
         let budget = self.budget(key.device);
         let evicted = {
@@ -233,7 +231,7 @@ impl WeightStore {
             })
         };
         // An empty lease gives the room back if loading fails or panics.
-        let mut lease = Lease { weights: None, key: key.clone(), bytes, is_kept: true, store: self.clone() };
+        let mut lease = lease(None, bytes);
         if !evicted.is_empty() {
             drop(evicted);
             // Freed weights lie in the pool in their own sizes: others have no use for them there.

@@ -3,30 +3,19 @@
 use std::time::Duration;
 
 use tch::Tensor;
-use tilewright_engine::{ClipJob, DecodeJob, Error, Finished, Machine, MemoryLimit, Observer, Sink, Unfinished};
-use tilewright_plan::{Candidate, Capabilities, Cost, Objective, Plan, Planner, Record, Request, Stage};
+use tilewright_engine::{
+    ClipJob, ClipLatents, DecodeJob, Error, Finished, Latents, Machine, MemoryLimit, Observer, Sink, Unfinished,
+};
+use tilewright_plan::{Objective, Planner};
 use tilewright_torch::scalar;
 
-use crate::{Model, Result};
+use crate::{
+    Model, Result,
+    vae_job::{VaeJob, least_of},
+};
 
-/// A request for one decode on one device.
-#[derive(Debug)]
-pub enum Decode<'a> {
-    /// A decode of pictures.
-    Pictures(DecodeJob<'a>),
-    /// A decode of one or several clips.
-    Clips(ClipJob<'a>),
-}
-
-/// The same expression for the job of either kind.
-macro_rules! of_job {
-    ($decode:expr, $job:ident => $value:expr) => {
-        match $decode {
-            Decode::Pictures($job) => $value,
-            Decode::Clips($job) => $value,
-        }
-    };
-}
+/// A request for one decode on one device, of pictures or of one or several clips.
+pub type Decode<'a> = VaeJob<'a, Latents<'a>, ClipLatents<'a>>;
 
 impl<'a> Decode<'a> {
     /// A decode of latents as [`Model::tensor`] gives them, within a memory limit.
@@ -67,12 +56,8 @@ impl<'a> Decode<'a> {
     /// # Errors
     /// The latents are of another model.
     pub fn least_bytes(machine: &Machine, model: &Model, shape: &[i64], counts_weights: bool) -> Result<u64> {
-        // Nothing fits in no bytes at all: the error tells the least.
-        match Decode::check(machine, model, shape, MemoryLimit { bytes: 0, counts_weights }) {
-            Err(Error::DoesNotFit { least, .. }) => Ok(least),
-            Err(error) => Err(error.into()),
-            Ok(()) => Ok(0),
-        }
+        let checked = Decode::check(machine, model, shape, MemoryLimit { bytes: 0, counts_weights });
+        least_of(checked.map_err(Into::into))
     }
 
     /// The shortest time that a plan for latents of a shape is expected to take, in whatever
@@ -83,54 +68,7 @@ impl<'a> Decode<'a> {
     pub fn shortest(machine: &Machine, model: &Model, shape: &[i64]) -> Result<Option<Duration>> {
         let stand_in = scalar::stand_in(shape)?;
         let limit = MemoryLimit { bytes: u64::MAX, counts_weights: false };
-        let decode = Decode::new(machine, model, &stand_in, limit, Objective::Fastest)?;
-        Ok(of_job!(decode, job => job.fastest()))
-    }
-
-    /// Tells policies earlier measurements, newest first.
-    #[must_use]
-    pub fn with_history(self, records: &[Record]) -> Self {
-        match self {
-            Decode::Pictures(job) => Decode::Pictures(job.with_history(records)),
-            Decode::Clips(job) => Decode::Clips(job.with_history(records)),
-        }
-    }
-
-    /// The same, with blended tiles and chunks allowed where an exact plan fits, or not.
-    #[must_use]
-    pub fn allowing_blended(self, allows: bool) -> Self {
-        match self {
-            Decode::Pictures(job) => Decode::Pictures(job.allowing_blended(allows)),
-            Decode::Clips(job) => Decode::Clips(job.allowing_blended(allows)),
-        }
-    }
-
-    /// The kind of work.
-    pub fn stage(&self) -> Stage {
-        of_job!(self, job => job.stage())
-    }
-
-    /// The work itself, as policies see it.
-    pub fn request(&self) -> &Request {
-        of_job!(self, job => job.request())
-    }
-
-    /// The plans that can be carried out.
-    pub fn capabilities(&self) -> &Capabilities {
-        of_job!(self, job => job.capabilities())
-    }
-
-    /// The cost of a plan.
-    ///
-    /// # Errors
-    /// One line, if it can't be carried out.
-    pub fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
-        of_job!(self, job => job.estimate(plan))
-    }
-
-    /// Decides without carrying anything out.
-    pub fn decide(&self, planner: &mut dyn Planner) -> (Record, Vec<Candidate>) {
-        of_job!(self, job => job.decide(planner))
+        Ok(Decode::new(machine, model, &stand_in, limit, Objective::Fastest)?.fastest())
     }
 
     /// Decides, decodes and delivers frames in order, sample by sample: those of a clip as they are

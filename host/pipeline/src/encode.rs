@@ -5,12 +5,15 @@ use tilewright_wording::Setting;
 
 use tch::Tensor;
 use tilewright_engine::{
-    ClipEncodeJob, ClipExtents, EncodeJob, Error as EngineError, Finished, Machine, MemoryLimit, Observer, Unfinished,
+    ClipEncodeJob, ClipExtents, ClipSource, EncodeJob, Finished, Machine, MemoryLimit, Observer, Pictures, Unfinished,
 };
-use tilewright_plan::{Candidate, Objective, Planner, Record, Request, Stage, words::with_noun};
+use tilewright_plan::{Objective, Planner, words::with_noun};
 use tilewright_torch::scalar;
 
-use crate::{EncodeSource, Error, Model, Result};
+use crate::{
+    EncodeSource, Error, Model, Result,
+    vae_job::{VaeJob, least_of},
+};
 
 /// The input of an encode, checked against the model.
 #[derive(Debug)]
@@ -21,24 +24,8 @@ pub enum EncodeInput {
     Clip(ClipExtents),
 }
 
-/// A request for one encode on one device.
-#[derive(Debug)]
-pub enum Encode<'a> {
-    /// An encode of pictures.
-    Pictures(EncodeJob<'a>),
-    /// An encode of one clip.
-    Clip(ClipEncodeJob<'a>),
-}
-
-/// The same expression for the job of either kind.
-macro_rules! of_job {
-    ($encode:expr, $job:ident => $value:expr) => {
-        match $encode {
-            Encode::Pictures($job) => $value,
-            Encode::Clip($job) => $value,
-        }
-    };
-}
+/// A request for one encode on one device, of pictures or of one clip.
+pub type Encode<'a> = VaeJob<'a, Pictures<'a>, ClipSource<'a>>;
 
 /// The latents of an encode.
 #[derive(Debug)]
@@ -65,7 +52,7 @@ impl EncodeInput {
     /// # Errors
     /// The model has no encoder, or the source does not suit it.
     pub fn outline(model: &Model, source: &mut EncodeSource, shown: &str, note: &mut dyn FnMut(&str)) -> Result<Self> {
-        let refused = |reason| Err(Error::Input { path: Path::new(shown).to_owned(), reason });
+        let refused = |reason| Err(Error::input(Path::new(shown), reason));
         let (samples, frames) = (source.samples(), source.frames());
         match model {
             Model::Picture(vae) => {
@@ -164,7 +151,7 @@ impl<'a> Encode<'a> {
                 Ok(Encode::Pictures(EncodeJob::new(machine, vae, pictures, memory_limit, objective)?))
             }
             (Model::Clip(vae), EncodeInput::Clip(extents)) => {
-                Ok(Encode::Clip(ClipEncodeJob::new(machine, vae, *extents, memory_limit, objective)?))
+                Ok(Encode::Clips(ClipEncodeJob::new(machine, vae, *extents, memory_limit, objective)?))
             }
             (Model::Picture(_), EncodeInput::Clip(_)) | (Model::Clip(_), EncodeInput::Pictures(_)) => {
                 let reason = "pictures and clips are encoded by different VAEs".to_owned();
@@ -192,44 +179,7 @@ impl<'a> Encode<'a> {
     /// # Errors
     /// As [`Self::new`], but for the limit.
     pub fn least_bytes(machine: &Machine, model: &Model, input: &EncodeInput, counts_weights: bool) -> Result<u64> {
-        // Nothing fits in no bytes at all: the error tells the least.
-        match Encode::check(machine, model, input, MemoryLimit { bytes: 0, counts_weights }) {
-            Err(Error::Engine(EngineError::DoesNotFit { least, .. })) => Ok(least),
-            ended => ended.map(|()| 0),
-        }
-    }
-
-    /// Tells policies earlier measurements, newest first.
-    #[must_use]
-    pub fn with_history(self, records: &[Record]) -> Self {
-        match self {
-            Encode::Pictures(job) => Encode::Pictures(job.with_history(records)),
-            Encode::Clip(job) => Encode::Clip(job.with_history(records)),
-        }
-    }
-
-    /// The same, with blended tiles and chunks allowed where an exact plan fits, or not.
-    #[must_use]
-    pub fn allowing_blended(self, allows: bool) -> Self {
-        match self {
-            Encode::Pictures(job) => Encode::Pictures(job.allowing_blended(allows)),
-            Encode::Clip(job) => Encode::Clip(job.allowing_blended(allows)),
-        }
-    }
-
-    /// The kind of work.
-    pub fn stage(&self) -> Stage {
-        of_job!(self, job => job.stage())
-    }
-
-    /// The work itself, as policies see it.
-    pub fn request(&self) -> &Request {
-        of_job!(self, job => job.request())
-    }
-
-    /// Decides without carrying anything out.
-    pub fn decide(&self, planner: &mut dyn Planner) -> (Record, Vec<Candidate>) {
-        of_job!(self, job => job.decide(planner))
+        least_of(Encode::check(machine, model, input, MemoryLimit { bytes: 0, counts_weights }))
     }
 
     /// Decides and encodes. The frames of a clip are read from its source as they are needed.
@@ -245,7 +195,7 @@ impl<'a> Encode<'a> {
     ) -> Result<Finished<Encoded>, Unfinished> {
         match self {
             Encode::Pictures(job) => Ok(job.run(planner, observer)?.map(|latents| Encoded { latents, frames: 1 })),
-            Encode::Clip(job) => {
+            Encode::Clips(job) => {
                 let finished = job.run(planner, observer, &mut |count| Ok(source.next(count)?))?;
                 Ok(finished.map(|clip| Encoded { latents: clip.latents, frames: clip.frames }))
             }

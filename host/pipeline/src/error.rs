@@ -117,6 +117,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// The error of an input that does not suit the model.
+    pub(crate) fn input(path: impl Into<PathBuf>, reason: impl Into<String>) -> Self {
+        Error::Input { path: path.into(), reason: reason.into() }
+    }
+
     /// True if the arguments or files are wrong, false if the work failed.
     pub fn is_input(&self) -> bool {
         match self {

@@ -54,14 +54,12 @@ impl LatentMap {
         let (channels, own) = (config.facts().latent_channels, vae.latent_channels() as i64);
         if channels != own || config.facts().is_video != vae.is_video() {
             let kind = |is_video| if is_video { "clips" } else { "pictures" };
-            return Err(Error::Input {
-                path: path.to_owned(),
-                reason: format!(
-                    "a VAE of {} with {own} channels, and the transformer makes {} with {channels}: give the VAE that it was trained with",
-                    kind(vae.is_video()),
-                    kind(config.facts().is_video)
-                ),
-            });
+            let reason = format!(
+                "a VAE of {} with {own} channels, and the transformer makes {} with {channels}: give the VAE that it was trained with",
+                kind(vae.is_video()),
+                kind(config.facts().is_video)
+            );
+            return Err(Error::input(path, reason));
         }
         Ok(())
     }

@@ -1,14 +1,16 @@
 //! A latent's file, as ComfyUI or diffusers' users load it.
 
 use std::{
-    borrow::Cow,
     collections::HashMap,
     io::Write,
     path::{Path, PathBuf},
     str::FromStr,
 };
 
-use safetensors::tensor::{Dtype, TensorView};
+use safetensors::{
+    SafeTensorError,
+    tensor::{Dtype, TensorView},
+};
 use serde::Serialize;
 use tch::{Kind, Tensor};
 use tilewright_media::{self as media, Format, Numbering, Options, Output, STANDARD, Texts};
@@ -16,7 +18,7 @@ use tilewright_media::{self as media, Format, Numbering, Options, Output, STANDA
 use crate::{Error, RECORD_KEYWORD, Result};
 
 /// The reason that a file can't be written.
-type Cause = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// The names of the tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,9 +83,8 @@ impl LatentOutput {
             true => Some(LatentKind::ComfyUi),
             false => KINDS.iter().find(|(known, _)| *known == ending).map(|(_, kind)| *kind),
         };
-        let kind = kind.or_else(by_ending).ok_or_else(|| Error::Input {
-            path: path.to_owned(),
-            reason: "unknown output ending: a latent is written to .latent or .safetensors".into(),
+        let kind = kind.or_else(by_ending).ok_or_else(|| {
+            Error::input(path, "unknown output ending: a latent is written to .latent or .safetensors")
         })?;
         let options = Options { format: Some(Format::Safetensors), no_clobber, numbering, ..Options::default() };
         let output = match ahead {
@@ -124,13 +125,7 @@ impl LatentOutput {
         record: &impl Serialize,
     ) -> Result<PathBuf> {
         let path = self.name().unwrap_or_else(|| self.path().to_owned());
-        let failed = |source| Error::Write { path: path.clone(), source };
-        let bytes = self.bytes(latents, further, texts, record).map_err(failed)?;
-        let written = self.output.temporary(&path, ".tmp").and_then(|mut file| {
-            file.write_all(&bytes)?;
-            Ok(file)
-        });
-        Ok(self.output.place(written.map_err(|error| failed(error.into()))?, &path)?)
+        write(&self.output, path, self.bytes(latents, further, texts, record))
     }
 
     fn bytes(
@@ -140,29 +135,50 @@ impl LatentOutput {
         texts: &Texts,
         record: &impl Serialize,
     ) -> std::result::Result<Vec<u8>, Cause> {
-        let (shape, values) = raw(latents)?;
-        let values = TensorView::new(Dtype::F32, shape, &values)?;
-        let marker = || TensorView::new(Dtype::F32, vec![0], &[]);
-        let further = further.iter().map(|(name, tensor)| Ok((*name, raw(tensor)?)));
-        let further = further.collect::<std::result::Result<Vec<_>, Cause>>()?;
+        let latents = raw(latents)?;
         let mut tensors = match self.kind {
-            LatentKind::ComfyUi => vec![("latent_tensor", values), ("latent_format_version_0", marker()?)],
-            LatentKind::Safetensors => vec![("latent", values)],
+            LatentKind::ComfyUi => vec![("latent_tensor", latents), ("latent_format_version_0", (vec![0], Vec::new()))],
+            LatentKind::Safetensors => vec![("latent", latents)],
         };
-        for (name, (shape, values)) in &further {
-            tensors.push((name, TensorView::new(Dtype::F32, shape.clone(), values)?));
+        for (name, tensor) in further {
+            tensors.push((*name, raw(tensor)?));
         }
         let mut texts: HashMap<String, String> = texts.iter().cloned().collect();
         texts.insert(RECORD_KEYWORD.to_owned(), serde_json::to_string(record)?);
-        let tensors = tensors.into_iter().map(|(name, tensor)| (Cow::Borrowed(name), tensor));
-        Ok(safetensors::serialize(tensors, Some(texts))?)
+        Ok(serialize(&tensors, Some(texts))?)
     }
 }
 
 /// A tensor's shape, and its values as bytes of f32.
-pub(crate) fn raw(tensor: &Tensor) -> std::result::Result<(Vec<usize>, Vec<u8>), Cause> {
+pub(crate) type Raw = (Vec<usize>, Vec<u8>);
+
+/// The shape and the values of a tensor.
+pub(crate) fn raw(tensor: &Tensor) -> Result<Raw> {
     let tensor = tensor.f_to_kind(Kind::Float)?.f_contiguous()?;
     let mut values = vec![0_u8; tensor.numel() * 4];
     tensor.f_copy_data_u8(&mut values, tensor.numel())?;
     Ok((tensor.size().iter().map(|&extent| extent as usize).collect(), values))
+}
+
+/// The bytes of a file of tensors, by their names, and of texts.
+pub(crate) fn serialize<N: AsRef<str>>(
+    tensors: &[(N, Raw)],
+    texts: Option<HashMap<String, String>>,
+) -> std::result::Result<Vec<u8>, SafeTensorError> {
+    let views = tensors
+        .iter()
+        .map(|(name, (shape, values))| Ok((name.as_ref(), TensorView::new(Dtype::F32, shape.clone(), values)?)))
+        .collect::<std::result::Result<Vec<_>, SafeTensorError>>()?;
+    safetensors::serialize(views, texts)
+}
+
+/// Writes a file in one piece: a half-written one never has its name.
+pub(crate) fn write(output: &Output, path: PathBuf, bytes: std::result::Result<Vec<u8>, Cause>) -> Result<PathBuf> {
+    let failed = |source| Error::Write { path: path.clone(), source };
+    let bytes = bytes.map_err(failed)?;
+    let written = output.temporary(&path, ".tmp").and_then(|mut file| {
+        file.write_all(&bytes)?;
+        Ok(file)
+    });
+    Ok(output.place(written.map_err(|error| failed(error.into()))?, &path)?)
 }

@@ -44,6 +44,7 @@ mod source;
 mod start_image;
 mod text;
 mod told;
+mod vae_job;
 mod workflow;
 
 pub use decode::Decode;
@@ -75,6 +76,7 @@ pub use text::{
     prompt_notes,
 };
 pub use told::Told;
+pub use vae_job::VaeJob;
 pub use workflow::Workflow;
 
 pub use tilewright_history::Kept;

@@ -165,14 +165,14 @@ impl Library {
     pub fn model(&self, name: &str) -> Result<LibraryModel> {
         let models = self.models();
         let found = self.searched_first(models.iter().filter(|model| model.is_named(name)).collect());
-        let refused = |reason: String| Err(Error::Input { path: PathBuf::from(name), reason });
+        let refused = |reason: String| Err(Error::input(name, reason));
         match found[..] {
             [only] => Ok(only.clone()),
             [] => {
                 let of_name = |item: &&Item| item.paths().any(|path| is_called(name, &item.name, Some(path)));
                 let broken = self.items.iter().filter(of_name).find_map(|item| Some((item, item.problem.clone()?)));
                 if let Some((item, reason)) = broken {
-                    return Err(Error::Input { path: item.path.clone(), reason });
+                    return Err(Error::input(&item.path, reason));
                 }
                 let names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
                 let advice = did_you_mean(name, names.iter().copied());

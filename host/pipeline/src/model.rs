@@ -26,6 +26,16 @@ pub enum Model {
     Clip(Box<VideoVae>),
 }
 
+/// The same expression for the autoencoder of either kind.
+macro_rules! of_vae {
+    ($model:expr, $vae:ident => $value:expr) => {
+        match $model {
+            Model::Picture($vae) => $value,
+            Model::Clip($vae) => $value,
+        }
+    };
+}
+
 impl Model {
     /// True if a file is a video VAE, by the names and shapes of its tensors.
     ///
@@ -60,26 +70,17 @@ impl Model {
 
     /// Frees the weights that no task uses.
     pub fn release(&self) {
-        match self {
-            Model::Picture(vae) => vae.release(),
-            Model::Clip(vae) => vae.release(),
-        }
+        of_vae!(self, vae => vae.release())
     }
 
     /// True if its file is as it was when it was opened, and is still in its place.
     pub fn is_current(&self) -> bool {
-        match self {
-            Model::Picture(vae) => vae.is_current(),
-            Model::Clip(vae) => vae.is_current(),
-        }
+        of_vae!(self, vae => vae.is_current())
     }
 
     /// The facts that policies receive.
     pub fn facts(&self) -> &tilewright_plan::Model {
-        match self {
-            Model::Picture(vae) => &vae.model,
-            Model::Clip(vae) => &vae.model,
-        }
+        of_vae!(self, vae => &vae.model)
     }
 
     /// True for a video VAE.
@@ -94,10 +95,7 @@ impl Model {
 
     /// Pixels per latent pixel, along one side.
     pub fn spatial_scale(&self) -> u32 {
-        match self {
-            Model::Picture(vae) => vae.config.spatial_scale(),
-            Model::Clip(vae) => vae.config.spatial_scale(),
-        }
+        of_vae!(self, vae => vae.config.spatial_scale())
     }
 
     /// Pixels of a picture to be encoded per latent pixel, along one side: those of a decoder that
@@ -106,10 +104,7 @@ impl Model {
     /// # Errors
     /// The file has no encoder.
     pub fn encoded_scale(&self) -> Result<u32> {
-        Ok(match self {
-            Model::Picture(vae) => vae.encoding()?.0.spatial_scale(),
-            Model::Clip(vae) => vae.encoding()?.0.spatial_scale(),
-        })
+        Ok(of_vae!(self, vae => vae.encoding()?.0.spatial_scale()))
     }
 
     /// Frames per latent frame after the first; 1 for pictures.
@@ -122,10 +117,7 @@ impl Model {
 
     /// Channels of its latents.
     pub fn latent_channels(&self) -> usize {
-        match self {
-            Model::Picture(vae) => vae.config.latent_channels,
-            Model::Clip(vae) => vae.config.latent_channels,
-        }
+        of_vae!(self, vae => vae.config.latent_channels)
     }
 
     /// The family, and another one that the file may be of as far as its names and shapes tell.
@@ -141,10 +133,7 @@ impl Model {
     /// # Errors
     /// The file is unsound or of another model.
     pub fn open_latent(&self, path: &Path, tensor: Option<&str>) -> Result<LatentFile> {
-        Ok(match self {
-            Model::Picture(vae) => vae.open_latent(path, tensor)?,
-            Model::Clip(vae) => vae.open_latent(path, tensor)?,
-        })
+        Ok(of_vae!(self, vae => vae.open_latent(path, tensor)?))
     }
 
     /// Checks that a latent is of this model.
@@ -152,10 +141,7 @@ impl Model {
     /// # Errors
     /// It is of another one.
     pub fn check(&self, latent: &Latent) -> Result<()> {
-        Ok(match self {
-            Model::Picture(vae) => vae.check(latent),
-            Model::Clip(vae) => vae.check(latent),
-        }?)
+        Ok(of_vae!(self, vae => vae.check(latent))?)
     }
 
     /// Reads a latent of this model: its header is compared with the model, then the model's
@@ -174,10 +160,7 @@ impl Model {
     /// # Errors
     /// The first tensor that is missing or can't be computed from.
     pub fn check_weights(&self) -> Result<()> {
-        Ok(match self {
-            Model::Picture(vae) => vae.check_weights(),
-            Model::Clip(vae) => vae.check_weights(),
-        }?)
+        Ok(of_vae!(self, vae => vae.check_weights())?)
     }
 
     /// The shape of a file's latents, as a [`crate::Decode`] takes them.
@@ -227,10 +210,7 @@ impl Model {
     /// The conversion between the autoencoder's own space and that of diffusers' latents, if it is
     /// known.
     pub fn scaling(&self) -> Option<Scaling> {
-        match self {
-            Model::Picture(vae) => vae.scaling(),
-            Model::Clip(vae) => vae.scaling(),
-        }
+        of_vae!(self, vae => vae.scaling())
     }
 
     /// The scaling of a latent that carries one; `path` is the model's, for errors.

@@ -14,7 +14,7 @@ use tch::Tensor;
 use tilewright_outputs::OwnFolder;
 use tilewright_plan::{CostModel, Decision, LearnReport, Outcome, Plan, Planner, PolicyIdentity, Question, Request};
 
-use crate::{Error, Result};
+use crate::{Error, Result, latent_output::raw};
 
 /// The plan's name in the journal's folder.
 const PLAN: &str = "plan.json";
@@ -119,11 +119,8 @@ impl Planner for KeptPlan<'_> {
 /// The file can't be read.
 pub fn fingerprint(latents: &Tensor, vae: &Path, policy: &PolicyIdentity, request: &Request) -> Result<String> {
     let mut digest = Sha256::new();
-    let values = latents.f_contiguous()?;
-    let mut bytes = vec![0_u8; values.numel() * 4];
-    values.f_copy_data_u8(&mut bytes, values.numel())?;
     digest.update(format!("{:?}", latents.size()));
-    digest.update(&bytes);
+    digest.update(raw(latents)?.1);
     let unreadable = |source: io::Error| Error::Read { path: vae.to_owned(), source };
     let mut file = tilewright_files::open(vae).map_err(unreadable)?;
     let mut piece = vec![0_u8; 1 << 20];

@@ -17,7 +17,7 @@ mod way;
 use std::path::{Path, PathBuf};
 
 use tch::Tensor;
-use tilewright_engine::{Denoiser, Finished, Sampled, Sampling, WeightStore};
+use tilewright_engine::{Denoiser, Finished, Sampled, Sampling, WeightStore, extents};
 use tilewright_media::Texts;
 use tilewright_models::{Checkpoint, DenoiserConfig, DenoiserFile, Error as ModelError, Lora, LoraFit, Scaling};
 
@@ -36,7 +36,7 @@ pub use self::{
 use crate::{Error, LatentOutput, Model, Parts, Result};
 
 /// The folders of a denoiser in a pipeline's, and that of its second expert.
-const FOLDERS: [&str; 2] = ["transformer", "unet"];
+pub(crate) const FOLDERS: [&str; 2] = ["transformer", "unet"];
 const SECOND: &str = "transformer_2";
 
 /// A LoRA that is asked for.
@@ -92,7 +92,7 @@ impl SampleModel {
         };
         let path = paths.first().cloned().unwrap_or_default();
         let pipeline = pipeline.or_else(|| saved::pipeline_of(&path, &FOLDERS));
-        let refused = |reason: String| Err(Error::Input { path: path.clone(), reason });
+        let refused = |reason: String| Err(Error::input(&path, reason));
         let second = match paths {
             [folder] if folder.join(SECOND).is_dir() => Some((folder.clone(), vec![SECOND])),
             [_] => None,
@@ -165,7 +165,7 @@ impl SampleModel {
                 1 => "a LoRA for the expert of low noise alone (transformer_2), and there is one transformer",
                 _ => "nothing in this LoRA is for the expert that it is given to: its keys are for the other one",
             };
-            return Err(Error::Input { path: request.path.clone(), reason: reason.to_owned() });
+            return Err(Error::input(&request.path, reason));
         };
         let without = fits.into_iter().filter_map(|LoraFit { fitting, keys, first_without, .. }| {
             let first = first_without?;
@@ -212,12 +212,7 @@ impl SampleModel {
     /// Frames, height and width in pixels of what latents [N, C, (T,) h, w] become.
     pub fn extents(&self, latents: &[i64]) -> [u32; 3] {
         let [space, time] = self.scales();
-        let [frames, height, width] = match *latents {
-            [_, _, frames, height, width] => [frames, height, width],
-            [_, _, height, width] => [1, height, width],
-            _ => [1, 1, 1],
-        };
-        let [frames, height, width] = [frames, height, width].map(|extent| u32::try_from(extent).unwrap_or(u32::MAX));
+        let [frames, height, width] = extents(latents).map(|extent| u32::try_from(extent).unwrap_or(u32::MAX));
         let frames = frames.saturating_sub(1).saturating_mul(time).saturating_add(1);
         [frames, height.saturating_mul(space), width.saturating_mul(space)]
     }

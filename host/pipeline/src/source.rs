@@ -97,7 +97,7 @@ impl EncodeSource {
         if tall == 0 || wide == 0 {
             let reason =
                 format!("{width}×{height} pixels are less than the {scale}×{scale} that one latent pixel stands for");
-            return Err(Error::Input { path: self.path.clone(), reason });
+            return Err(Error::input(&self.path, reason));
         }
         if (tall, wide) != (height, width) {
             note(&format!(

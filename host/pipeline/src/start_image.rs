@@ -205,10 +205,8 @@ impl VisionEncoder {
 
     /// The run of a decision, with nothing beside it.
     fn run(&self, record: tilewright_plan::TextRecord) -> Result<EncoderRun> {
-        let (path, model) = (self.0.file().file().path().to_owned(), self.0.config.model());
         let (_, [tokens, _]) = self.extents()?;
-        let tokens = tokens as usize;
-        Ok(EncoderRun { path, model, tokens, record, exchange: None, log: Vec::new(), candidates: Vec::new() })
+        Ok(EncoderRun::of(&self.0, tokens as usize, record))
     }
 
     /// The states that stand for those of a picture to come.
@@ -218,7 +216,7 @@ impl VisionEncoder {
     }
 
     fn refused(&self, reason: &str) -> Error {
-        Error::Input { path: self.0.file().file().path().to_owned(), reason: reason.to_owned() }
+        Error::input(self.0.file().file().path(), reason)
     }
 
     /// Pixels along a side of the picture that it sees, and the tokens of its states with their

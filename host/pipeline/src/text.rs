@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use tch::Tensor;
 use tilewright_engine::{self as engine, Finished, Machine, Observer, TextJob, Unfinished};
-use tilewright_models::{EncoderKind, EncoderStates};
+use tilewright_models::{EncoderFile, EncoderKind, EncoderStates};
 use tilewright_plan::{Candidate, Exchange, LogLine, Objective, Recorded, Stage, Text, TextOutcome, TextRecord};
 use tilewright_sampling::Convention;
 use tilewright_tokenizer::{Chunk, Reading, Tokens};
@@ -87,6 +87,12 @@ pub struct UnfinishedRun {
 }
 
 impl EncoderRun {
+    /// The run of a decision, with nothing beside it.
+    pub(crate) fn of(encoder: &EncoderFile, tokens: usize, record: TextRecord) -> Self {
+        let (path, model) = (encoder.file().file().path().to_owned(), encoder.config.model());
+        Self { path, model, tokens, record, exchange: None, log: Vec::new(), candidates: Vec::new() }
+    }
+
     /// The measurements; none if nothing was carried out.
     pub fn outcome(&self) -> Option<&TextOutcome> {
         self.record.outcome.as_ref()
@@ -207,7 +213,7 @@ impl TextEncoders {
             let job = planning.remember(job(encoder, machine, &embedded, request)?);
             let (record, candidates) = job.decide(planning.planner);
             let exchange = planning.planner.take();
-            Ok(EncoderRun { exchange, candidates, ..encoder.run(tokens(&embedded), record) })
+            Ok(EncoderRun { exchange, candidates, ..EncoderRun::of(&encoder.file, tokens(&embedded), record) })
         };
         self.encoders().iter().map(decide).collect()
     }
@@ -288,7 +294,7 @@ impl TextEncoders {
             let states: Vec<EncoderStates<Tensor>> = states.by_ref().take(count).collect();
             rows.push(self.row(encoder, (prompt, words), &states)?);
         }
-        Ok((rows, EncoderRun { exchange, log, candidates, ..encoder.run(tokens, record) }))
+        Ok((rows, EncoderRun { exchange, log, candidates, ..EncoderRun::of(&encoder.file, tokens, record) }))
     }
 
     /// The row of a prompt's states: of each chunk, and of the empty prompt at last.

@@ -86,37 +86,27 @@ impl Told {
     }
 }
 
-/// The settings of a recipe.
+/// The settings of a recipe: those that say something, by their names in it, but for a few.
 fn of_recipe(recipe: &Recipe) -> Map<String, Value> {
-    let Recipe { prompt, negative, width, height, frames, fps, seeds, batch, steps, sigmas, .. } = recipe;
-    let Recipe { sampler, scheduler, shift, guidance, cfg, convention, image, mask, denoise, .. } = recipe;
-    let Recipe { text_tokens, embeddings, reuse, boundary, settings, model, loras, .. } = recipe;
-    let seed = if let [seed] = seeds[..] { json!(seed) } else { json!(seeds) };
-    let mut rows = vec![
-        ("prompt", json!(prompt)),
-        ("negative_prompt", json!(negative)),
-        ("seed", seed),
-        ("model", json!(model.as_ref().map(|model| &model.name))),
-        ("size", json!(format!("{width}x{height}"))),
-        ("frames", json!((*frames > 1).then_some(frames))),
-        ("fps", json!(fps.as_ref().filter(|_| *frames > 1))),
-        ("batch", json!(batch)),
-        ("steps", json!(steps)),
-        ("sigmas", json!(sigmas)),
-        ("sampler", json!(sampler)),
-        ("scheduler", json!(scheduler)),
-        ("cfg", json!(cfg)),
-        ("guidance", json!(guidance)),
-        ("shift", json!(shift)),
-        ("denoise", json!(denoise)),
-        ("as", json!(convention)),
-        ("text_tokens", json!(text_tokens)),
-        ("reuse", json!(reuse)),
-        ("boundary", json!(boundary)),
-        ("image", json!(image.then_some(true))),
-        ("mask", json!(mask.then_some(true))),
-        ("embeddings", json!(embeddings.then_some(true))),
-    ];
+    let Ok(Value::Object(mut rows)) = serde_json::to_value(recipe) else { return Map::new() };
+    rows.retain(|_, value| !value.is_null() && *value != json!(false));
+    let Recipe { width, height, frames, seeds, settings, model, loras, .. } = recipe;
+    for name in ["width", "height", "seeds", "settings", "model", "loras"] {
+        rows.remove(name);
+    }
+    if *frames <= 1 {
+        rows.remove("frames");
+        rows.remove("fps");
+    }
+    if let Some(negative) = rows.remove("negative") {
+        rows.insert("negative_prompt".into(), negative);
+    }
+    let mut add = |name: &str, value: Value| rows.insert(name.into(), value);
+    add("seed", if let [seed] = seeds[..] { json!(seed) } else { json!(seeds) });
+    add("size", json!(format!("{width}x{height}")));
+    if let Some(model) = model {
+        add("model", json!(model.name));
+    }
     let parts = model.iter().flat_map(|model| model.parts());
     let mut named: Vec<(&'static str, Vec<String>)> = Vec::new();
     for (what, part) in parts {
@@ -132,19 +122,21 @@ fn of_recipe(recipe: &Recipe) -> Map<String, Value> {
             None => named.push((key, vec![words])),
         }
     }
-    rows.extend(named.into_iter().map(|(key, all)| (key, json!(all.join(", ")))));
+    for (key, all) in named {
+        add(key, json!(all.join(", ")));
+    }
     let lora = |lora: &LoraIdentity| {
         let expert = lora.expert.map_or("", |expert| if expert == 0 { "@high" } else { "@low" });
         format!("{}:{}{expert} ({})", lora.file.name, lora.strength, lora.file.digest)
     };
     if !loras.is_empty() {
-        rows.push(("lora", json!(loras.iter().map(lora).collect::<Vec<_>>().join(", "))));
+        add("lora", json!(loras.iter().map(lora).collect::<Vec<_>>().join(", ")));
     }
     if !settings.is_empty() {
         let set: Vec<String> = settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        rows.push(("set", json!(set.join(" "))));
+        add("set", json!(set.join(" ")));
     }
-    rows.into_iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| (name.to_owned(), value)).collect()
+    rows
 }
 
 #[cfg(test)]

@@ -278,7 +278,3 @@ pub(crate) fn broken(policy: &str, detail: &str, fault: Fault) -> PolicyError {
 pub(crate) fn one_line(text: &str) -> String {
     clean(text.lines().next().unwrap_or_default().trim().to_owned(), 300)
 }
-
-fn words(error: BinaryReaderError) -> String {
-    error.to_string()
-}

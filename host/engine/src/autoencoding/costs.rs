@@ -2,9 +2,9 @@
 
 use std::{fmt::Debug, time::Duration};
 
-use tilewright_plan::{Cost, Outcome, Plan, Record, Trial, Vae};
+use tilewright_plan::{Cost, Dtype, Outcome, Plan, Record, Trial, Vae};
 
-use crate::costs::Prices;
+use crate::costs::{Prices, ratio};
 
 /// The price of a plan for one job.
 pub(crate) trait PlanCost: Debug + Send + Sync {
@@ -17,6 +17,9 @@ pub(crate) trait PlanCost: Debug + Send + Sync {
     /// The bytes of the network's weights in a plan's format; 0 of one that can't be run, which has
     /// no price either.
     fn weight_bytes(&self, plan: &Plan) -> u64;
+
+    /// The types that convolutions can run in.
+    fn dtypes(&self) -> Vec<Dtype>;
 }
 
 /// The prices of a job's plans.
@@ -53,7 +56,6 @@ impl Prices<Vae> for VaePrices {
         // The weights are known: what was measured says something of the rest alone.
         let weights = self.counted_weights(plan, record.request.limit_counts_weights);
         let rest = |peak_bytes: u64| peak_bytes.saturating_sub(weights) as f64;
-        let ratio = |measured: f64, estimated: f64| (estimated > 0.0).then(|| measured / estimated);
         let time = ratio(outcome.elapsed.as_secs_f64(), then.elapsed.as_secs_f64())?;
         let memory = ratio(rest(outcome.peak_bytes), rest(then.peak_bytes))?;
         let weights_bytes = self.counted_weights(plan, self.counts_weights);

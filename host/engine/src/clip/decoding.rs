@@ -14,7 +14,7 @@ use super::{ClipJob, Sink, price::Rounds};
 use crate::{
     Error, Grid, Result,
     offload::Turns,
-    task::{AttemptContext, AttemptError, Task, check_peak, likely, load, settle, trim_between},
+    task::{AttemptContext, AttemptError, Attempted, Task, check_peak, likely, load, settle, trim_between},
     weights::Lease,
 };
 
@@ -143,12 +143,7 @@ impl<'a> ClipDecoding<'a> {
         Ok(())
     }
 
-    fn samples(
-        &mut self,
-        plan: &Plan,
-        format: ComputeFormat,
-        context: &mut AttemptContext<'_>,
-    ) -> std::result::Result<(), AttemptError> {
+    fn samples(&mut self, plan: &Plan, format: ComputeFormat, context: &mut AttemptContext<'_>) -> Attempted<()> {
         let all = self.job.request.frames;
         for sample in 0..self.delivered.len() {
             if self.delivered[sample] >= all {
@@ -169,7 +164,7 @@ impl<'a> ClipDecoding<'a> {
 
     /// One round: the next latent frames through every tile, and the frames that come of them
     /// delivered.
-    fn round(&mut self, sample: usize, context: &mut AttemptContext<'_>) -> std::result::Result<(), AttemptError> {
+    fn round(&mut self, sample: usize, context: &mut AttemptContext<'_>) -> Attempted<()> {
         let (device, latent_frames) = (self.job.machine.device, self.latent_frames());
         let (start, aside) = (Instant::now(), self.aside);
         let Some(mut live) = self.live.take() else { return Ok(()) };
@@ -208,7 +203,7 @@ impl<'a> ClipDecoding<'a> {
         sample: usize,
         latent_frames: i64,
         context: &mut AttemptContext<'_>,
-    ) -> std::result::Result<(), AttemptError> {
+    ) -> Attempted<()> {
         let config = &self.job.input.vae.config;
         let rounds = Rounds::of(&live.plan, config.temporal_scale(), latent_frames as u32);
         if live.round.is_none() {
@@ -239,7 +234,7 @@ impl<'a> ClipDecoding<'a> {
         sample: usize,
         rounds: &Rounds,
         context: &mut AttemptContext<'_>,
-    ) -> std::result::Result<(), AttemptError> {
+    ) -> Attempted<()> {
         let (device, all) = (self.job.machine.device, self.latent_frames());
         let SampleState { tiles, turns, round: Some(round), grid, plan, format, .. } = live else { return Ok(()) };
         let index = round.tile;
@@ -249,7 +244,7 @@ impl<'a> ClipDecoding<'a> {
         let wanted = tile.format.unwrap_or(*format);
         let decoders = std::mem::take(&mut self.decoders);
         let decoder = decoders.iter().find(|decoder| decoder.format() == wanted);
-        let outcome = (|| -> std::result::Result<(), AttemptError> {
+        let outcome = (|| -> Attempted<()> {
             let decoder = decoder.ok_or_else(|| tilewright_torch::Error::Torch("a decoder is not loaded".into()))?;
             let band = if let Space::Exact(tile) = plan.space { Some(tile.height) } else { None };
             let height = tile.place[0].1 as u32 * self.job.input.vae.config.spatial_scale();
@@ -298,7 +293,7 @@ impl<'a> ClipDecoding<'a> {
         (sample, index, count): (usize, usize, usize),
         gathers: bool,
         context: &mut AttemptContext<'_>,
-    ) -> std::result::Result<(), AttemptError> {
+    ) -> Attempted<()> {
         let all = f64::from(self.job.request.frames) * self.delivered.len() as f64;
         let before = self.delivered.iter().map(|frames| f64::from(*frames)).sum::<f64>();
         let temporal = f64::from(self.job.input.vae.config.temporal_scale());
@@ -344,7 +339,7 @@ impl<'a> ClipDecoding<'a> {
         Ok(part.f_narrow(3, top, rows)?.f_narrow(4, left, columns)?.f_to_device(self.job.machine.device)?)
     }
 
-    fn deliver(&mut self, sample: usize, frames: &Tensor) -> std::result::Result<(), AttemptError> {
+    fn deliver(&mut self, sample: usize, frames: &Tensor) -> Attempted<()> {
         synchronize(self.job.machine.device)?;
         let start = Instant::now();
         let mut frames = frames.shallow_clone();
@@ -364,11 +359,7 @@ impl<'a> ClipDecoding<'a> {
 impl Task<Vae> for ClipDecoding<'_> {
     type Output = ();
 
-    fn attempt(
-        &mut self,
-        plan: &Plan,
-        context: &mut AttemptContext<'_>,
-    ) -> std::result::Result<((), Outcome), AttemptError> {
+    fn attempt(&mut self, plan: &Plan, context: &mut AttemptContext<'_>) -> Attempted<((), Outcome)> {
         let device = self.job.machine.device;
         let format = PlanFormat::of(plan, &kernels(device)).compute()?;
         load(context, |step| self.load(format, step))?;
@@ -426,7 +417,9 @@ impl SampleState {
                         (latent(grid.columns.starts[*column]), latent(grid.columns.tile)),
                     ],
                 });
-                (tiles.collect(), Some(Faded::new(&grid, places.clone(), i64::from(scale), job.machine.device)?))
+                let (tiles, scale) = (tiles.collect(), i64::from(scale));
+                let [rows, columns] = grid.ramps(job.machine.device)?;
+                (tiles, Some(Faded { rows, columns, places, scale }))
             }
         };
         Ok(Self { sample, plan: plan.clone(), format, tiles, turns: Turns::default(), grid, round: None, rounds: 0 })
@@ -456,15 +449,6 @@ impl SampleState {
 }
 
 impl Faded {
-    fn new(grid: &Grid, places: Vec<(usize, usize)>, scale: i64, device: Device) -> Result<Self> {
-        let weights = |axis: &crate::Axis, shape: [i64; 4]| -> Result<Vec<Tensor>> {
-            let tensor = |weights: &Vec<f32>| Ok(Tensor::f_from_slice(weights)?.f_to_device(device)?.f_view(shape)?);
-            axis.weights().iter().map(tensor).collect()
-        };
-        let (rows, columns) = (weights(&grid.rows, [1, 1, -1, 1])?, weights(&grid.columns, [1, 1, 1, -1])?);
-        Ok(Self { rows, columns, places, scale })
-    }
-
     /// Adds the frames of a tile, which are whole and finite, to those of the others.
     fn gather(&self, round: &mut Round, index: usize, place: &[(i64, i64); 2], job: &ClipJob<'_>) -> Result<()> {
         let count: i64 = round.frames.iter().map(|frames| frames.size()[0]).sum();

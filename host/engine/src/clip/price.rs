@@ -1,34 +1,33 @@
-//! The cost of a plan for a clip.
+//! The cost of a plan for a clip: of an encode too as far as it is alike.
 
 use std::time::Duration;
 
-use tilewright_kernels::{Kernels, Measured};
+use tilewright_kernels::Kernels;
 use tilewright_models::{
-    Metered, PlanFormat,
+    HalfConfig, Metered, Pass, PlanFormat,
     wan_vae::{Config, Extent, Tiled},
 };
-use tilewright_plan::{Cost, Dtype, Plan, Request, Space, Time};
+use tilewright_plan::{Cost, Dtype, Plan, Request, Space, Tile, Time};
 
-use crate::{autoencoding::costs::PlanCost, grid::Axis};
+use crate::{Machine, autoencoding::costs::PlanCost, grid::Axis};
 
-/// Prices plans for one clip on one device.
+/// Prices of plans for the decodes or the encode of clips on one device.
 #[derive(Debug)]
-pub(crate) struct ClipEstimator {
-    batch: u32,
-    latent_frames: u32,
-    frames: u32,
-    height: u32,
-    width: u32,
-    scale: u32,
-    temporal: u32,
-    latent_channels: f64,
-    image_channels: f64,
-    on_cpu: bool,
-    bytes_per_second: f64,
+pub(crate) struct ClipPrices<C: HalfConfig> {
+    pub batch: u32,
+    pub latent_frames: u32,
+    pub frames: u32,
+    pub height: u32,
+    pub width: u32,
+    pub scale: u32,
+    pub temporal: u32,
+    pub latent_channels: f64,
+    pub image_channels: f64,
+    pub bytes_per_second: f64,
     /// Between the device and the host, while a state goes and another comes.
-    transfer_bytes_per_second: f64,
+    pub transfer_bytes_per_second: f64,
     kernels: Kernels,
-    prices: Metered<Config>,
+    prices: Metered<C>,
 }
 
 /// The division of a clip into a plan's chunks.
@@ -58,34 +57,71 @@ impl Rounds {
     }
 }
 
-impl ClipEstimator {
+impl<C: HalfConfig> ClipPrices<C> {
     /// Works out the prices of every precision and memory order that the device was measured in.
-    pub fn new(config: &Config, request: &Request, latent_frames: u32, measured: &Measured, kernels: &Kernels) -> Self {
+    /// `channels` are those of latents and of pictures.
+    pub fn new(config: &C, channels: [usize; 2], request: &Request, machine: &Machine) -> Self {
+        let [scale, temporal] = config.scales();
+        let (measured, kernels) = (&machine.measured, machine.kernels());
+        let [latent_channels, image_channels] = channels.map(|channels| channels as f64);
         Self {
             batch: request.batch,
-            latent_frames,
+            latent_frames: 1 + request.frames.saturating_sub(1) / temporal.max(1),
             frames: request.frames,
             height: request.height,
             width: request.width,
-            scale: config.spatial_scale(),
-            temporal: config.temporal_scale(),
-            latent_channels: config.latent_channels as f64,
-            on_cpu: kernels.on_cpu,
-            image_channels: config.image_channels as f64,
+            scale,
+            temporal,
+            latent_channels,
+            image_channels,
             bytes_per_second: measured.bytes_per_second,
             transfer_bytes_per_second: measured.transfer_bytes_per_second.unwrap_or(f64::INFINITY),
-            kernels: *kernels,
-            prices: Metered::new(config, measured, kernels),
+            kernels,
+            prices: Metered::new(config, measured, &kernels),
         }
     }
 
-    /// The types that convolutions can run in.
-    pub fn dtypes(&self) -> Vec<Dtype> {
+    pub fn on_cpu(&self) -> bool {
+        self.kernels.on_cpu
+    }
+
+    /// The tiles of a division, and the height and the width of each.
+    pub fn divided(&self, tile: Tile) -> (u32, u32, u32) {
+        let rows = Axis::count(self.height, tile.height, tile.overlap);
+        let columns = Axis::count(self.width, tile.width, tile.overlap);
+        (rows.saturating_mul(columns), tile.height.min(self.height), tile.width.min(self.width))
+    }
+
+    /// The price of a pass in a plan's format.
+    pub fn pass(&self, plan: &Plan, extent: &C::Extent) -> Result<Pass, String> {
+        self.prices.pass(PlanFormat::of(plan, &self.kernels), extent)
+    }
+}
+
+/// The price of one way through a network of clips.
+pub(crate) trait ClipCost {
+    /// As [`PlanCost::cost`].
+    fn cost(&self, plan: &Plan) -> Result<Cost, String>;
+}
+
+impl<C: HalfConfig> PlanCost for ClipPrices<C>
+where
+    Self: ClipCost,
+{
+    fn cost(&self, plan: &Plan) -> Result<Cost, String> {
+        ClipCost::cost(self, plan)
+    }
+
+    fn weight_bytes(&self, plan: &Plan) -> u64 {
+        self.prices.weight_bytes(PlanFormat::of(plan, &self.kernels)).unwrap_or(0)
+    }
+
+    fn dtypes(&self) -> Vec<Dtype> {
         self.prices.dtypes()
     }
 }
 
-impl PlanCost for ClipEstimator {
+impl ClipCost for ClipPrices<Config> {
     fn cost(&self, plan: &Plan) -> Result<Cost, String> {
         if let Time::Blended { .. } = plan.time {
             return Err("this model carries its causal state: chunks decoded alone would only lose it".into());
@@ -105,18 +141,15 @@ impl PlanCost for ClipEstimator {
             Space::Whole => {}
             Space::Exact(tile) => extent.band = Some(tile.height),
             Space::Blended(tile) => {
-                let rows = Axis::count(self.height, tile.height, tile.overlap);
-                let columns = Axis::count(self.width, tile.width, tile.overlap);
-                tiles = rows.saturating_mul(columns);
-                (extent.height, extent.width) = (tile.height.min(self.height), tile.width.min(self.width));
+                (tiles, extent.height, extent.width) = self.divided(tile);
                 let parked = plan.offload && tiles > 1;
                 let (height, width, round) = (self.height, self.width, rounds.latent_frames);
                 extent.tiled = Some(Tiled { tiles, parked, height, width, round });
             }
         }
-        let cost = self.prices.pass(PlanFormat::of(plan, &self.kernels), &extent)?;
+        let cost = self.pass(plan, &extent)?;
         let mut peak = cost.peak_bytes as f64;
-        if !self.on_cpu {
+        if !self.on_cpu() {
             // On a CPU the latents are where they were.
             let latents = self.latent_channels * f64::from(self.height) * f64::from(self.width);
             peak += 4.0 * f64::from(rounds.pushed) * latents / f64::from(self.scale * self.scale);
@@ -141,9 +174,5 @@ impl PlanCost for ClipEstimator {
             shapes: 1 + u32::from(self.latent_frames > 1) + u32::from(ragged),
             rework: pixels / kept,
         })
-    }
-
-    fn weight_bytes(&self, plan: &Plan) -> u64 {
-        self.prices.weight_bytes(PlanFormat::of(plan, &self.kernels)).unwrap_or(0)
     }
 }

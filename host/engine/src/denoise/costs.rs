@@ -23,7 +23,10 @@ use super::{
     passes::{Group, Pass, passes},
     shape::SampleShape,
 };
-use crate::{Error, Machine, Result, WeightKey, costs::Prices};
+use crate::{
+    Error, Machine, Result, WeightKey,
+    costs::{DTYPES, Prices, ratio},
+};
 
 /// The blocks that a streamed network holds at once besides those that are read ahead: the one at
 /// work, and the one before, which is given back meanwhile.
@@ -36,9 +39,6 @@ pub(crate) const EXPANDED_TRAVERSALS: f64 = 7.0;
 /// The share of a block's weights that a feed-forward layer in parts reads again for each part:
 /// measured likewise.
 const FEED_FORWARD_SHARE: f64 = 0.25;
-
-/// The types that products of samples can run in.
-const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::Bf16, Dtype::F16];
 
 /// Peak beside the weights in bytes, and seconds of a step.
 type Metered = std::result::Result<(u64, f64), String>;
@@ -383,7 +383,6 @@ impl Prices<Denoise> for DenoisePrices {
     fn trial(&self, record: &DenoiseRecord) -> Option<Trial<Denoise>> {
         let outcome = record.own_outcome()?;
         let (then, now) = (record.estimate.as_ref()?, self.price(&record.plan).ok()?);
-        let ratio = |measured: f64, estimated: f64| (estimated > 0.0).then(|| measured / estimated);
         let time = ratio(outcome.step.as_secs_f64(), then.step.as_secs_f64())?;
         let memory = ratio(outcome.peak_bytes as f64, then.peak_bytes as f64)?;
         let step = Duration::try_from_secs_f64(now.step.as_secs_f64() * time).ok()?;

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     Error, Finished, Job, Machine, Observer, Result, Unfinished,
     run::{is_hopeless, run},
-    task::{AttemptContext, AttemptError, Task, measure, settle},
+    task::{AttemptContext, AttemptError, Attempted, Task, measure, settle},
     text::USUAL_TOKENS,
     work::{Attempts, Runnable},
 };
@@ -223,7 +223,7 @@ impl Task<Denoise> for SampleTask<'_> {
         &mut self,
         plan: &DenoisePlan,
         context: &mut AttemptContext<'_, Denoise>,
-    ) -> std::result::Result<(Sampled, DenoiseOutcome), AttemptError> {
+    ) -> Attempted<(Sampled, DenoiseOutcome)> {
         let _no_grad = tch::no_grad_guard();
         let Self { job, from, spent, .. } = self;
         let (prices, sampling, device) = (job.prices(), job.input.sampling, job.machine.device);
@@ -243,7 +243,7 @@ impl Task<Denoise> for SampleTask<'_> {
         let first = sigmas.first().map_or(0, |sigma| job.input.denoiser.expert(f64::from(*sigma)));
         let (key, _) = prices.weights(first, plan, format)?;
         let reserved = store.reserve(device, most.saturating_sub(pooled), Some(&key))?;
-        let mut work = || -> std::result::Result<[Tensor; 2], AttemptError> {
+        let mut work = || -> Attempted<[Tensor; 2]> {
             let gauge = Gauge::new(device, store, most)?;
             let mut state = match from.as_ref() {
                 None => course.start(Tensors::new(sampling.latents.f_to_device(device)?))?,

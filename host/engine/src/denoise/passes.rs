@@ -10,7 +10,7 @@ use super::{
     ConditioningTensors, Prompt, filled,
     shape::{PromptShape, SampleShape},
 };
-use crate::task::AttemptError;
+use crate::task::{AttemptError, Attempted};
 
 /// The passes of a step, by the plan: the positive conditioning and the negative one together, if
 /// there are no others, or each by itself.
@@ -141,18 +141,14 @@ impl Pass {
     }
 
     /// The contexts of all groups.
-    pub fn prepare(&self, given: &Preparation<'_>) -> std::result::Result<Vec<Context<Tensor>>, AttemptError> {
+    pub fn prepare(&self, given: &Preparation<'_>) -> Attempted<Vec<Context<Tensor>>> {
         self.firsts().map(|group| self.prepare_group(group, given)).collect()
     }
 
-    fn prepare_group(
-        &self,
-        group: &Group,
-        given: &Preparation<'_>,
-    ) -> std::result::Result<Context<Tensor>, AttemptError> {
+    fn prepare_group(&self, group: &Group, given: &Preparation<'_>) -> Attempted<Context<Tensor>> {
         let &Preparation { prompts, network, guidance, size, patch, device } = given;
         type Of = fn(&ConditioningTensors) -> Option<&Tensor>;
-        let joined = |of: Of| -> std::result::Result<Option<Tensor>, AttemptError> {
+        let joined = |of: Of| -> Attempted<Option<Tensor>> {
             let rows = self.conditionings.iter().filter_map(|place| of(&prompts[*place].tensors));
             let rows = rows.map(|tensor| group.of(&for_batch(tensor, size[0])?));
             let rows = rows.collect::<tilewright_torch::Result<Vec<_>>>()?;

@@ -26,7 +26,7 @@ use crate::{
     Error, Lease, Observer,
     observer::{FinishedStep, Next},
     pause,
-    task::{AttemptError, trim_between},
+    task::{AttemptError, Attempted, trim_between},
 };
 
 /// The timesteps of diffusers' schedulers.
@@ -107,7 +107,7 @@ impl<'a> Walk<'a> {
         (plan, format): (&'a DenoisePlan, ComputeFormat),
         course: &'a Course<f32>,
         gauge: Gauge<'a>,
-    ) -> Result<Self, AttemptError> {
+    ) -> Attempted<Self> {
         let SampleInput { sampling, .. } = input;
         let condition = sampling.condition.as_ref().map(|tensor| tensor.f_to_device(device)).transpose()?;
         Ok(Self {
@@ -136,7 +136,7 @@ impl<'a> Walk<'a> {
         state: &mut State<Latents>,
         observer: &mut dyn Observer,
         keep: &mut dyn FnMut(SampleState),
-    ) -> Result<(), AttemptError> {
+    ) -> Attempted<()> {
         let (SampleInput { denoiser, sampling }, device) = (self.input, self.device);
         let sigmas: Vec<f32> = sampling.sigmas.iter().map(|sigma| *sigma as f32).collect();
         let shape = sampling.latents.size();
@@ -180,7 +180,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Leases the expert of a number, in place of the other one.
-    fn turn_to(&mut self, index: usize, observer: &mut dyn Observer) -> Result<(), AttemptError> {
+    fn turn_to(&mut self, index: usize, observer: &mut dyn Observer) -> Attempted<()> {
         if self.expert.as_ref().is_some_and(|expert| expert.index == index) {
             return Ok(());
         }
@@ -218,7 +218,7 @@ impl<'a> Walk<'a> {
         let guidance = sampling.guidance;
         let given = Preparation { prompts: &self.prompts, network: &network, guidance, size: &size, patch, device };
         let prepared = self.passes.iter().map(|pass| pass.prepare(&given));
-        let contexts = prepared.collect::<Result<Vec<_>, AttemptError>>()?;
+        let contexts = prepared.collect::<Attempted<Vec<_>>>()?;
         self.expert = Some(Expert { index, file, network, contexts });
         self.load += start.elapsed();
         observer.loaded();
@@ -226,7 +226,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The most bytes of the device that the walk held, weights aside.
-    pub fn finish(self) -> Result<u64, AttemptError> {
+    pub fn finish(self) -> Attempted<u64> {
         let Self { expert, passes, condition, reuse, gauge, .. } = self;
         let peak = gauge.finish()?;
         drop((expert, passes, condition, reuse));
@@ -247,7 +247,7 @@ struct InStep<'w, 'a> {
 }
 
 impl Denoiser<Latents> for InStep<'_, '_> {
-    fn denoise(&mut self, latents: &Latents, sigma: f32) -> Result<Denoised<Latents>, AttemptError> {
+    fn denoise(&mut self, latents: &Latents, sigma: f32) -> Attempted<Denoised<Latents>> {
         let first = self.before + f64::from(self.calls) * self.span;
         // A call that is reused runs no block, at each of which the observer is asked.
         if self.observer.progress(first.min(1.0)).is_break() {
@@ -316,10 +316,10 @@ impl Denoiser<Latents> for InStep<'_, '_> {
             reuse.note(&latents, sigma.into(), &outputs)?;
         }
         let [kept, new] = sampling.model.denoised_factors(sigma).map(f64::from);
-        let denoised = |output: Tensor| -> Result<Tensor, AttemptError> {
+        let denoised = |output: Tensor| -> Attempted<Tensor> {
             Ok(scalar::multiply(&latents, kept)?.f_add(&scalar::multiply(&output, new)?)?)
         };
-        let denoised = outputs.into_iter().map(denoised).collect::<Result<Vec<Tensor>, AttemptError>>()?;
+        let denoised = outputs.into_iter().map(denoised).collect::<Attempted<Vec<Tensor>>>()?;
         // The conditionings that count are in `denoised`, the positive ones first.
         let positive = sampling.positive.iter().filter(|prompt| prompt.counts(sigma.into())).count();
         let (positive, negative) = denoised.split_at(positive.min(denoised.len()));
@@ -376,7 +376,7 @@ fn cut(output: Tensor, size: &[i64]) -> tilewright_torch::Result<Tensor> {
 }
 
 /// Latents of a sigma with the part that is kept in its place, as noisy as they are.
-fn mixed(latents: &Tensor, sampling: &Sampling, sigma: f32) -> Result<Tensor, AttemptError> {
+fn mixed(latents: &Tensor, sampling: &Sampling, sigma: f32) -> Attempted<Tensor> {
     let Some(Kept { latents: kept, mask, clean }) = &sampling.kept else { return Ok(latents.shallow_clone()) };
     let mut kept = kept.f_to_device(latents.device())?;
     if let (false, Some(noise)) = (*clean, &sampling.noise) {
@@ -388,7 +388,7 @@ fn mixed(latents: &Tensor, sampling: &Sampling, sigma: f32) -> Result<Tensor, At
 }
 
 /// Denoised latents with the part that is kept in its place.
-fn with_kept(denoised: &Tensor, sampling: &Sampling) -> Result<Tensor, AttemptError> {
+fn with_kept(denoised: &Tensor, sampling: &Sampling) -> Attempted<Tensor> {
     match &sampling.kept {
         None => Ok(denoised.shallow_clone()),
         Some(Kept { latents, mask, .. }) => blended(denoised, &latents.f_to_device(denoised.device())?, mask),
@@ -396,14 +396,14 @@ fn with_kept(denoised: &Tensor, sampling: &Sampling) -> Result<Tensor, AttemptEr
 }
 
 /// The first latents where a mask is 1, the second where it is 0.
-fn blended(new: &Tensor, kept: &Tensor, mask: &Tensor) -> Result<Tensor, AttemptError> {
+fn blended(new: &Tensor, kept: &Tensor, mask: &Tensor) -> Attempted<Tensor> {
     let mask = mask.f_to_device(new.device())?;
     let rest = scalar::add(&scalar::multiply(&mask, -1.0)?, 1.0)?;
     Ok(new.f_mul(&mask)?.f_add(&kept.f_mul(&rest)?)?)
 }
 
 /// The sigma of every frame by the mean of its mask, if some have no noise; else one for all.
-fn sigmas_of_frames(sampling: &Sampling, sigma: f32) -> Result<Vec<f32>, AttemptError> {
+fn sigmas_of_frames(sampling: &Sampling, sigma: f32) -> Attempted<Vec<f32>> {
     let sigma = match sampling.whole_timesteps {
         true => ((f64::from(sigma) * TIMESTEPS).floor() / TIMESTEPS) as f32,
         false => sigma,

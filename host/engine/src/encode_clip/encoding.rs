@@ -15,7 +15,7 @@ use super::{ClipEncodeJob, ClipSource, EncodedClip, Frames, division::Division, 
 use crate::{
     Error, Result,
     offload::Turns,
-    task::{AttemptContext, AttemptError, Task, check_peak, likely, load, settle, trim_between},
+    task::{AttemptContext, AttemptError, Attempted, Task, check_peak, likely, load, settle, trim_between},
     weights::Lease,
 };
 
@@ -87,7 +87,7 @@ impl<'a> ClipEncoding<'a> {
     }
 
     /// Asks for the next frames; none after the last.
-    fn pull(&mut self, plan: &Plan) -> std::result::Result<Option<Chunk>, AttemptError> {
+    fn pull(&mut self, plan: &Plan) -> Attempted<Option<Chunk>> {
         let request = &self.job.request;
         let temporal = self.job.input.config.temporal_scale();
         let count = match self.encoded {
@@ -120,7 +120,7 @@ impl<'a> ClipEncoding<'a> {
         Ok((whole > 0).then_some(kept))
     }
 
-    fn chunks(&mut self, plan: &Plan, context: &mut AttemptContext<'_>) -> std::result::Result<Tensor, AttemptError> {
+    fn chunks(&mut self, plan: &Plan, context: &mut AttemptContext<'_>) -> Attempted<Tensor> {
         let wanted = self.division(plan);
         loop {
             // A chunk under way ends in the division that it began in.
@@ -159,7 +159,7 @@ impl<'a> ClipEncoding<'a> {
         spent: Duration,
         plan: &Plan,
         context: &mut AttemptContext<'_>,
-    ) -> std::result::Result<(), AttemptError> {
+    ) -> Attempted<()> {
         let (device, request) = (self.job.machine.device, &self.job.request);
         trim_between(device, plan.release)?;
         let peak = memory::of(device)?.peak.saturating_sub(self.base).saturating_add(self.weights());
@@ -183,7 +183,7 @@ impl<'a> ClipEncoding<'a> {
         plan: &Plan,
         wanted: &Division,
         context: &mut AttemptContext<'_>,
-    ) -> std::result::Result<(), AttemptError> {
+    ) -> Attempted<()> {
         let device = self.job.machine.device;
         let places = self.division.places();
         // A chunk that another plan failed at is ended in pieces no larger than this plan's tiles,
@@ -208,7 +208,7 @@ impl<'a> ClipEncoding<'a> {
         pieces: Option<&tilewright_plan::Space>,
         tiles: usize,
         context: &mut AttemptContext<'_>,
-    ) -> std::result::Result<(), AttemptError> {
+    ) -> Attempted<()> {
         let (job, device) = (self.job, self.job.machine.device);
         let count = chunk.frames.size()[0];
         let [(top, rows), (left, columns)] = *place;
@@ -314,11 +314,7 @@ fn in_pieces(
 impl Task<Vae> for ClipEncoding<'_> {
     type Output = EncodedClip;
 
-    fn attempt(
-        &mut self,
-        plan: &Plan,
-        context: &mut AttemptContext<'_>,
-    ) -> std::result::Result<(EncodedClip, Outcome), AttemptError> {
+    fn attempt(&mut self, plan: &Plan, context: &mut AttemptContext<'_>) -> Attempted<(EncodedClip, Outcome)> {
         let device = self.job.machine.device;
         let format = PlanFormat::of(plan, &kernels(device)).compute()?;
         load(context, |step| self.load(format, step))?;

@@ -2,32 +2,10 @@
 
 use std::time::Duration;
 
-use tilewright_kernels::{Kernels, Measured};
-use tilewright_models::{
-    Metered, PlanFormat,
-    wan_vae::{EncoderConfig, EncoderExtent},
-};
-use tilewright_plan::{Cost, Dtype, Plan, Request, Space, Time};
+use tilewright_models::wan_vae::{EncoderConfig, EncoderExtent};
+use tilewright_plan::{Cost, Plan, Space, Time};
 
-use crate::{autoencoding::costs::PlanCost, grid::Axis};
-
-/// Prices plans for one clip on one device.
-#[derive(Debug)]
-pub(crate) struct ClipEncodeEstimator {
-    frames: u32,
-    height: u32,
-    width: u32,
-    scale: u32,
-    temporal: u32,
-    image_channels: f64,
-    latent_channels: f64,
-    bytes_per_second: f64,
-    /// Between the device and the host, while a state goes and another comes.
-    transfer_bytes_per_second: f64,
-    on_cpu: bool,
-    kernels: Kernels,
-    prices: Metered<EncoderConfig>,
-}
+use crate::clip::price::{ClipCost, ClipPrices};
 
 /// Frames after the first that are asked for at once: a multiple of the temporal scale, which is
 /// the host's choice if the plan leaves it.
@@ -40,32 +18,7 @@ pub(super) fn chunk(plan: &Plan, temporal: u32, frames: u32) -> u32 {
     chunks(wanted).min(chunks(frames.saturating_sub(1)))
 }
 
-impl ClipEncodeEstimator {
-    /// Works out the prices of every precision and memory order that the device was measured in.
-    pub fn new(config: &EncoderConfig, request: &Request, measured: &Measured, kernels: &Kernels) -> Self {
-        Self {
-            frames: request.frames,
-            height: request.height,
-            width: request.width,
-            scale: config.spatial_scale(),
-            temporal: config.temporal_scale(),
-            image_channels: config.image_channels as f64,
-            latent_channels: config.latent_channels as f64,
-            bytes_per_second: measured.bytes_per_second,
-            transfer_bytes_per_second: measured.transfer_bytes_per_second.unwrap_or(f64::INFINITY),
-            on_cpu: kernels.on_cpu,
-            kernels: *kernels,
-            prices: Metered::new(config, measured, kernels),
-        }
-    }
-
-    /// The types that convolutions can run in.
-    pub fn dtypes(&self) -> Vec<Dtype> {
-        self.prices.dtypes()
-    }
-}
-
-impl PlanCost for ClipEncodeEstimator {
+impl ClipCost for ClipPrices<EncoderConfig> {
     fn cost(&self, plan: &Plan) -> Result<Cost, String> {
         if let Time::Blended { .. } = plan.time {
             return Err("this model carries its causal state: chunks encoded alone would only lose it".into());
@@ -76,10 +29,7 @@ impl PlanCost for ClipEncodeEstimator {
         let mut extent = EncoderExtent { frames: self.frames, height: self.height, width: self.width };
         let mut tiles = 1;
         if let Space::Blended(tile) = plan.space {
-            let rows = Axis::count(self.height, tile.height, tile.overlap);
-            let columns = Axis::count(self.width, tile.width, tile.overlap);
-            tiles = rows.saturating_mul(columns);
-            (extent.height, extent.width) = (tile.height.min(self.height), tile.width.min(self.width));
+            (tiles, extent.height, extent.width) = self.divided(tile);
         }
         let area = |height: u32, width: u32| f64::from(height) * f64::from(width);
         let (kept, tile) = (area(self.height, self.width), area(extent.height, extent.width));
@@ -90,15 +40,14 @@ impl PlanCost for ClipEncodeEstimator {
         let at_once = chunk.min(f64::from(self.temporal));
         // The frames wait in host memory; those of a tile are cut out, and on a GPU those of the
         // whole are copied.
-        let waiting = if self.on_cpu { 4.0 * self.image_channels * chunk * kept } else { 0.0 };
-        let cut = if self.on_cpu && tiles == 1 { 0.0 } else { 4.0 * self.image_channels * at_once * tile };
+        let waiting = if self.on_cpu() { 4.0 * self.image_channels * chunk * kept } else { 0.0 };
+        let cut = if self.on_cpu() && tiles == 1 { 0.0 } else { 4.0 * self.image_channels * at_once * tile };
         // Latents: of this chunk, and on a CPU those of the clip before and after they are joined.
         let latent = 4.0 * self.latent_channels * kept / f64::from(self.scale * self.scale);
-        let latent_frames = f64::from(1 + self.frames.saturating_sub(1) / self.temporal.max(1));
-        let latents = latent * if self.on_cpu { latent_frames } else { 0.0 }
+        let latents = latent * if self.on_cpu() { f64::from(self.latent_frames) } else { 0.0 }
             + 2.0 * latent * (chunk / f64::from(self.temporal)).ceil();
         // The states of the other tiles; the tile at work goes back to its own if it fails.
-        let cost = self.prices.pass(PlanFormat::of(plan, &self.kernels), &extent)?;
+        let cost = self.pass(plan, &extent)?;
         let others = if plan.offload { 0.0 } else { f64::from(tiles - 1) * cost.state_bytes as f64 };
         let peak = cost.peak_bytes as f64 + others + waiting + cut + latents;
         let pixels = f64::from(tiles) * tile;
@@ -115,9 +64,5 @@ impl PlanCost for ClipEncodeEstimator {
             shapes: 1 + u32::from(self.frames > 1),
             rework: pixels / kept,
         })
-    }
-
-    fn weight_bytes(&self, plan: &Plan) -> u64 {
-        self.prices.weight_bytes(PlanFormat::of(plan, &self.kernels)).unwrap_or(0)
     }
 }

@@ -17,10 +17,11 @@ use tilewright_plan::{
 use tilewright_torch::kernels;
 
 use super::{Texts, USUAL_TOKENS};
-use crate::{Error, Machine, Result, WeightKey, costs::Prices, denoise::EXPANDED_TRAVERSALS};
-
-/// The types that products of encoders can run in.
-const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::Bf16, Dtype::F16];
+use crate::{
+    Error, Machine, Result, WeightKey,
+    costs::{DTYPES, Prices, ratio},
+    denoise::EXPANDED_TRAVERSALS,
+};
 
 /// The facts of an encoder that plans depend on.
 pub(super) fn model(encoder: &EncoderFile) -> EncoderModel {
@@ -304,7 +305,6 @@ impl Prices<Text> for TextPrices {
     fn trial(&self, record: &TextRecord) -> Option<Trial<Text>> {
         let (outcome, then) = (record.outcome?, record.estimate.as_ref()?);
         let now = self.price(&record.plan).ok()?;
-        let ratio = |measured: f64, estimated: f64| (estimated > 0.0).then(|| measured / estimated);
         let time = ratio(outcome.elapsed.as_secs_f64(), then.elapsed.as_secs_f64())?;
         let memory = ratio(outcome.peak_bytes as f64, then.peak_bytes as f64).unwrap_or(1.0);
         let elapsed = Duration::try_from_secs_f64(now.elapsed.as_secs_f64() * time).ok()?;

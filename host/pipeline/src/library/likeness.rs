@@ -5,10 +5,7 @@ use std::path::{Path, PathBuf};
 use tilewright_wording::Setting;
 
 use super::{Content, Item, Library, LibraryModel, Parts, Place};
-use crate::{Error, LoraIdentity, LoraRequest, ModelIdentity, PartIdentity, Result};
-
-/// The folders of a transformer.
-const TRANSFORMERS: [&str; 2] = ["transformer", "unet"];
+use crate::{Error, LoraIdentity, LoraRequest, ModelIdentity, PartIdentity, Result, sample::FOLDERS};
 
 impl Parts {
     /// Fills in the parts that are not named from the model of an identity: the one with the same
@@ -23,16 +20,14 @@ impl Parts {
         let library = Library::open(Place::usual(named));
         let Some(model) = library.model_like(identity) else {
             let first = identity.transformers.first().cloned().unwrap_or_default();
-            return Err(Error::Input {
-                path: PathBuf::from(&identity.name),
-                reason: format!(
-                    "no model of that name or with its transformer ({}, {}) is in the folders that are searched: give {}, or its folder with {}",
-                    first.name,
-                    first.digest,
-                    Setting::Model,
-                    Setting::Models
-                ),
-            });
+            let reason = format!(
+                "no model of that name or with its transformer ({}, {}) is in the folders that are searched: give {}, or its folder with {}",
+                first.name,
+                first.digest,
+                Setting::Model,
+                Setting::Models
+            );
+            return Err(Error::input(&identity.name, reason));
         };
         let place = model.parts.transformers.first().map(|path| path.display().to_string()).unwrap_or_default();
         let told = format!("model: {} ({place})", model.name);
@@ -52,8 +47,7 @@ impl Library {
             let path = model.parts.transformers.first();
             path.zip(first).is_some_and(|(path, first)| {
                 let of = |item: &&Item| item.path == *path || item.pipeline.as_deref() == Some(path);
-                self.items.iter().filter(of).any(|item| item.bytes == first.bytes)
-                    && is_same(path, &TRANSFORMERS, first)
+                self.items.iter().filter(of).any(|item| item.bytes == first.bytes) && is_same(path, &FOLDERS, first)
             })
         };
         let mut ordered: Vec<&LibraryModel> = models.iter().collect();

@@ -18,9 +18,6 @@ const VAE: &str = "vae";
 const TEXT_ENCODERS: [&str; 3] = ["text_encoder", "text_encoder_2", "text_encoder_3"];
 const VISION_ENCODER: &str = "image_encoder";
 
-/// The folders of a transformer.
-const OF_TRANSFORMER: [&str; 2] = ["transformer", "unet"];
-
 /// The models that ship with the program: of pictures, and of clips.
 const BUNDLED: [&str; 2] = ["flux-shapes", "wan-shapes"];
 
@@ -121,7 +118,7 @@ impl Parts {
             Need::TextEncoder { .. } => parts.text_encoders.is_empty(),
             Need::VisionEncoder { .. } => parts.vision_encoder.is_none(),
         };
-        let file = Checkpoint::open_part(&transformer, &OF_TRANSFORMER).map_err(ModelError::from)?;
+        let file = Checkpoint::open_part(&transformer, &sample::FOLDERS).map_err(ModelError::from)?;
         let mut needs = needs::of(&DenoiserFile::find(file)?.config);
         needs.retain(is_wanted);
         if needs.iter().any(is_lacking) {
@@ -158,13 +155,13 @@ impl Parts {
         }
         let library = Library::open(vec![place]);
         let models = library.models();
-        let refused = |reason: String| Error::Input { path: folder.to_owned(), reason };
+        let refused = |reason: String| Error::input(folder, reason);
         match &models[..] {
             [only] => Ok(Some(only.parts.clone())),
             [] => {
                 // A file that can't be opened may be the transformer.
                 let closed = library.items.iter().filter(|item| item.contents.is_empty());
-                let fault = |item: &Item| Some(Error::Input { path: item.path.clone(), reason: item.problem.clone()? });
+                let fault = |item: &Item| Some(Error::input(&item.path, item.problem.clone()?));
                 let none = format!("a folder without a transformer that can be run: {}", Remedy::ListModels);
                 Err(closed.filter_map(fault).next().unwrap_or_else(|| refused(none)))
             }
@@ -251,8 +248,7 @@ fn in_folder(model: &Path) -> Result<Parts> {
         pipeline: None,
     };
     if parts == Parts::default() {
-        let reason = "no folder of a pipeline: it has none of transformer, text_encoder and vae".into();
-        return Err(Error::Input { path: model.to_owned(), reason });
+        return Err(Error::input(model, "no folder of a pipeline: it has none of transformer, text_encoder and vae"));
     }
     Ok(Parts { pipeline: Some(model.to_owned()), ..parts })
 }
@@ -270,7 +266,7 @@ fn in_file(model: &Path) -> Result<Parts> {
         pipeline: None,
     };
     match parts == Parts::default() {
-        true => Err(Error::Input { path: model.to_owned(), reason: "no part of a model that can be run".into() }),
+        true => Err(Error::input(model, "no part of a model that can be run")),
         false => Ok(parts),
     }
 }

@@ -28,7 +28,7 @@ impl ConditioningShape {
     /// `positive` one.
     pub fn open(path: &Path, config: &DenoiserConfig, positive: Option<&Self>) -> Result<Self> {
         let file = Checkpoint::open(path).map_err(ModelError::from)?;
-        let refused = |reason: String| Error::Input { path: path.to_owned(), reason };
+        let refused = |reason: String| Error::input(path, reason);
         let text = shape_in(&file, TEXT)?.ok_or_else(|| missing(&file, TEXT))?;
         let Widths { text: text_width, pooled: pooled_width, image: image_width } = config.facts().widths;
         let check = |name: &str, shape: &[i64], axes: usize, width: i64| match shape.len() == axes
@@ -118,7 +118,7 @@ impl ConditioningShape {
         }
         let reason =
             format!("conditioning of {samples} samples for a batch of {}: one, or as many, were expected", shape[0]);
-        Err(Error::Input { path: path.to_owned(), reason })
+        Err(Error::input(path, reason))
     }
 
     /// Checks that the channels behind the latents' have the latents' extents.
@@ -128,7 +128,7 @@ impl ConditioningShape {
         expected[1] = found[1];
         if found[1..] != expected[1..] || found[0] != 1 && found[0] != expected[0] {
             let reason = format!("tensor {CONDITION} has shape {found:?}: {expected:?} was expected");
-            return Err(Error::Input { path: path.to_owned(), reason });
+            return Err(Error::input(path, reason));
         }
         Ok(())
     }

@@ -79,15 +79,8 @@ impl SampleModel {
             if asked.convention == Convention::ComfyUi { self.usual().sampler.parse().ok() } else { None }
         };
         SampleRequest {
-            conditioning: Vec::new(),
-            negative: Vec::new(),
-            size: Some(Size { width, height, frames }),
-            latent: None,
-            noise: None,
             batch: asked.batch,
-            mask: None,
             seeds: if asked.seeds.is_empty() { vec![0] } else { asked.seeds.clone() },
-            adds_noise: true,
             sampler: asked.sampler.or_else(usual_sampler),
             steps: match &asked.sigmas {
                 Some(sigmas) => Steps::Sigmas(sigmas.clone()),
@@ -103,8 +96,7 @@ impl SampleModel {
             cfg: asked.cfg.or(self.defaults.cfg).unwrap_or(self.usual().cfg),
             reuse: asked.reuse,
             convention: asked.convention,
-            most_values: SampleRequest::MOST_VALUES,
-            most_samples: SampleRequest::MOST_SAMPLES,
+            ..SampleRequest::plain(Vec::new(), Size { width, height, frames }, 0)
         }
     }
 }

@@ -51,10 +51,8 @@ pub(super) fn mask(path: &Path, shape: &[i64]) -> Result<Tensor> {
             let mask = read(path, MASK)?;
             let found = mask.tensor.size();
             if found != expected && found != flat {
-                return Err(Error::Input {
-                    path: path.to_owned(),
-                    reason: format!("a mask of {found:?}: {expected:?} was expected, at the latent's resolution"),
-                });
+                let reason = format!("a mask of {found:?}: {expected:?} was expected, at the latent's resolution");
+                return Err(Error::input(path, reason));
             }
             mask.tensor
         }
@@ -64,7 +62,7 @@ pub(super) fn mask(path: &Path, shape: &[i64]) -> Result<Tensor> {
 
 /// True of a safetensors file, by its first bytes: a length, then a JSON object.
 fn has_tensors(path: &Path) -> Result<bool> {
-    let unreadable = |error| Error::Input { path: path.to_owned(), reason: format!("can't be read: {error}") };
+    let unreadable = |error| Error::input(path, format!("can't be read: {error}"));
     let mut first = Vec::new();
     tilewright_files::open(path).map_err(unreadable)?.take(9).read_to_end(&mut first).map_err(unreadable)?;
     Ok(first.get(8) == Some(&b'{'))
@@ -111,8 +109,7 @@ pub(super) fn check_shape((path, name): (&Path, &str), found: &[i64], expected: 
     if found == expected {
         return Ok(());
     }
-    let reason = format!("tensor {name} has shape {found:?}: {expected:?} was expected");
-    Err(Error::Input { path: path.to_owned(), reason })
+    Err(Error::input(path, format!("tensor {name} has shape {found:?}: {expected:?} was expected")))
 }
 
 /// Reads a tensor in f32 and checks that it is finite.
@@ -132,15 +129,14 @@ pub(crate) fn check_conditioning(path: &Path) -> Result<()> {
 pub(super) fn missing(file: &Checkpoint, name: &str) -> Error {
     let names: Vec<&str> = file.names().take(3).collect();
     let found = if names.is_empty() { "no tensor at all".into() } else { names.join(", ") };
-    Error::Input { path: file.path().to_owned(), reason: format!("no tensor {name} in it: there is {found}") }
+    Error::input(file.path(), format!("no tensor {name} in it: there is {found}"))
 }
 
 /// The shape of a file's tensor, if the file has it: only its header is read.
 pub(super) fn shape_in(file: &Checkpoint, name: &str) -> Result<Option<Vec<i64>>> {
     let Some(shape) = file.shape(name) else { return Ok(None) };
     if file.is_empty(name) {
-        let reason = format!("tensor {name} is empty");
-        return Err(Error::Input { path: file.path().to_owned(), reason });
+        return Err(Error::input(file.path(), format!("tensor {name} is empty")));
     }
     if !file.can_load(name) {
         // Says of what type the tensor is, without a value read.
@@ -156,7 +152,7 @@ fn tensor(file: &Checkpoint, name: &'static str) -> Result<Option<Tensor>> {
     }
     let shape = file.shape(name).unwrap_or_default();
     let loaded = file.load(name, shape, Kind::Float, Device::Cpu).map_err(ModelError::from)?;
-    let refused = |reason: String| Error::Input { path: file.path().to_owned(), reason };
+    let refused = |reason: String| Error::input(file.path(), reason);
     match tilewright_torch::non_finite(&loaded)? {
         0 => Ok(Some(loaded)),
         values => Err(refused(format!("tensor {name} holds {values} values that are NaN or infinite"))),

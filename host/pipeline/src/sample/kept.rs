@@ -3,17 +3,13 @@
 //! replaced atomically, so that there is always a whole one.
 
 use std::{
-    borrow::Cow,
     collections::HashMap,
     fs::File,
     io::ErrorKind,
     path::{Path, PathBuf},
 };
 
-use safetensors::{
-    SafeTensors,
-    tensor::{Dtype, TensorView},
-};
+use safetensors::{SafeTensors, tensor::Dtype};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tch::Tensor;
@@ -22,7 +18,10 @@ use tilewright_outputs::OwnFolder;
 use tilewright_plan::DenoisePlan;
 
 use super::SampleModel;
-use crate::{Error, Result};
+use crate::{
+    Error, Result,
+    latent_output::{raw, serialize},
+};
 
 const ENDING: &str = ".partial";
 const STEP: &str = "step.safetensors";
@@ -134,17 +133,11 @@ impl KeptSample {
             draws: state.draws,
         };
         let text = serde_json::to_string(&description).map_err(|error| refused(&path(), error.to_string()))?;
-        let mut tensors = vec![(LATENTS.to_owned(), values(&state.latents)?)];
+        let mut tensors = vec![(LATENTS.to_owned(), raw(&state.latents)?)];
         for (place, latents) in state.history.iter().enumerate() {
-            tensors.push((format!("{HISTORY}{place}"), values(latents)?));
+            tensors.push((format!("{HISTORY}{place}"), raw(latents)?));
         }
-        let views = tensors.iter().map(|(name, (shape, bytes))| {
-            let view = TensorView::new(Dtype::F32, shape.clone(), bytes);
-            view.map(|view| (Cow::Borrowed(name.as_str()), view))
-        });
-        let views: std::result::Result<Vec<_>, _> = views.collect();
-        let texts = HashMap::from([(KEYWORD.to_owned(), text)]);
-        let bytes = views.and_then(|views| safetensors::serialize(views, Some(texts)));
+        let bytes = serialize(&tensors, Some(HashMap::from([(KEYWORD.to_owned(), text)])));
         let bytes = bytes.map_err(|error| refused(&path(), error.to_string()))?;
         self.folder.replace(STEP, NEW_STEP, &bytes).map_err(|source| Error::KeptPlan { path: path(), source })
     }
@@ -182,7 +175,7 @@ impl Drop for KeptSample {
 }
 
 fn refused(path: &Path, reason: impl Into<String>) -> Error {
-    Error::Input { path: path.to_owned(), reason: reason.into() }
+    Error::input(path, reason)
 }
 
 /// True if a sampler can go on from a state.
@@ -190,14 +183,6 @@ fn is_finite(state: &SampleState) -> Result<bool> {
     let latents = std::iter::once(&state.latents).chain(&state.history);
     let counts = latents.map(tilewright_torch::non_finite).collect::<Result<Vec<u64>, _>>()?;
     Ok(counts.iter().all(|count| *count == 0) && state.numbers.iter().all(|number| number.is_finite()))
-}
-
-/// The shape and the bytes of latents.
-fn values(latents: &Tensor) -> Result<(Vec<usize>, Vec<u8>)> {
-    let latents = latents.f_contiguous()?;
-    let mut bytes = vec![0_u8; latents.numel() * size_of::<f32>()];
-    latents.f_copy_data_u8(&mut bytes, latents.numel())?;
-    Ok((latents.size().into_iter().map(|extent| extent as usize).collect(), bytes))
 }
 
 fn parse(path: &Path, bytes: &[u8], fingerprint: &str) -> Result<(SampleState, DenoisePlan)> {
@@ -272,7 +257,7 @@ pub(super) fn fingerprint(model: &SampleModel, sampling: &Sampling, chosen: &[(&
             digest.update("none");
             continue;
         };
-        let (shape, bytes) = values(tensor)?;
+        let (shape, bytes) = raw(tensor)?;
         digest.update(format!("{shape:?}"));
         digest.update(&bytes);
     }

@@ -83,7 +83,12 @@ impl SampleModel {
             InputShapes {
                 conditionings,
                 negatives,
-                latent: request.latent.as_deref().map(|path| self.latent_shape(path)).transpose()?,
+                latent: request
+                    .latent
+                    .as_deref()
+                    .map(|path| self.latent_file(path))
+                    .transpose()?
+                    .map(|(_, shape)| shape),
                 noise: request.noise.as_deref().map(noise_shape).transpose()?,
                 has_mask: request.mask.is_some(),
             },
@@ -146,10 +151,7 @@ impl SampleModel {
         let way = self.way(request, self.image_tokens(&shape))?;
         check_finite(way.sampler, &way.model, &way.sigmas)?;
         if let (Some(path), None) = (&request.mask, &inputs.latent) {
-            return Err(Error::Input {
-                path: path.clone(),
-                reason: format!("a mask without a latent: give it with {}", Setting::Latent),
-            });
+            return Err(Error::input(path, format!("a mask without a latent: give it with {}", Setting::Latent)));
         }
         self.check_guidance(request.guidance)?;
         conditioning.check_condition(&request.conditioning[0].path, &shape)?;
@@ -251,29 +253,25 @@ impl SampleModel {
     }
 
     pub(super) fn refused(&self, reason: String) -> Error {
-        Error::Input { path: self.path.clone(), reason }
+        Error::input(&self.path, reason)
     }
 
-    /// The shape of a file's latents, as the model has them.
-    fn latent_shape(&self, path: &Path) -> Result<Vec<i64>> {
+    /// A latent's file, and the shape of its latents as the model has them.
+    pub(super) fn latent_file(&self, path: &Path) -> Result<(LatentFile, Vec<i64>)> {
         let file = LatentFile::open(path, None)?;
         let (extents, channels) = (file.extents(), self.config().facts().latent_channels);
         if file.channels() != channels.unsigned_abs() {
-            return Err(Error::Input {
-                path: path.to_owned(),
-                reason: format!("{} channels: this transformer's latents have {channels}", file.channels()),
-            });
+            let reason = format!("{} channels: this transformer's latents have {channels}", file.channels());
+            return Err(Error::input(path, reason));
         }
         let [samples, frames, rows, columns] =
             [extents.samples, extents.frames, extents.height, extents.width].map(i64::from);
-        match self.config().facts().is_video {
-            true => Ok(vec![samples, channels, frames, rows, columns]),
-            false if frames == 1 => Ok(vec![samples, channels, rows, columns]),
-            false => {
-                let reason = "a clip's latent: this transformer makes pictures".into();
-                Err(Error::Input { path: path.to_owned(), reason })
-            }
-        }
+        let shape = match self.config().facts().is_video {
+            true => vec![samples, channels, frames, rows, columns],
+            false if frames == 1 => vec![samples, channels, rows, columns],
+            false => return Err(Error::input(path, "a clip's latent: this transformer makes pictures")),
+        };
+        Ok((file, shape))
     }
 
     /// The shape of the latents: [N, C, h, w], or [N, C, T, h, w] of clips.

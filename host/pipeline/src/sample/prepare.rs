@@ -5,7 +5,6 @@ use std::path::Path;
 
 use tch::Tensor;
 use tilewright_engine::{Kept, Prompt, Sampling};
-use tilewright_models::LatentFile;
 use tilewright_sampling::{Convention, noise_of};
 
 use super::{
@@ -15,7 +14,7 @@ use super::{
     outline::NOISE,
     way::Way,
 };
-use crate::{Error, Result};
+use crate::Result;
 
 /// The tensors of a request's conditionings.
 struct Conditionings {
@@ -128,22 +127,8 @@ impl SampleModel {
     /// Latents of a file, in the model's own space. Those that are all zero, as an empty latent's,
     /// stay zero.
     fn latent(&self, path: &Path) -> Result<Tensor> {
-        let latent = LatentFile::open(path, None)?.read()?;
-        let (values, channels) = (latent.values, self.config().facts().latent_channels);
-        if values.size()[1] != channels {
-            return Err(Error::Input {
-                path: path.to_owned(),
-                reason: format!("{} channels: this transformer's latents have {channels}", values.size()[1]),
-            });
-        }
-        let values = match self.config().facts().is_video {
-            true => values,
-            false if values.size()[2] == 1 => values.f_squeeze_dim(2)?,
-            false => {
-                let reason = "a clip's latent: this transformer makes pictures".into();
-                return Err(Error::Input { path: path.to_owned(), reason });
-            }
-        };
+        let values = self.latent_file(path)?.0.read()?.values;
+        let values = if self.config().facts().is_video { values } else { values.f_squeeze_dim(2)? };
         let is_empty = f64::try_from(&values.f_abs()?.f_max()?)? == 0.0;
         if is_empty { Ok(values) } else { Ok(self.scaling.apply(&values)?) }
     }

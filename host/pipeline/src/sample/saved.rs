@@ -44,7 +44,7 @@ impl SavedScheduler {
     pub fn open(folder: &Path) -> Result<Option<Self>> {
         let path = folder.join("scheduler/scheduler_config.json");
         let Some(saved) = read(&path)? else { return Ok(None) };
-        let refused = |reason: String| Error::Input { path: path.clone(), reason };
+        let refused = |reason: String| Error::input(&path, reason);
         let class = saved["_class_name"].as_str().unwrap_or_default();
         let scheduler = FlowScheduler::of_class(class).ok_or_else(|| {
             let [sampler, of] = [Setting::Sampler, Setting::As];
@@ -113,7 +113,7 @@ impl Defaults {
         match saved.get_mut("tilewright").map(Value::take) {
             None => Ok(Self::default()),
             Some(own) => serde_json::from_value(own)
-                .map_err(|error| Error::Input { path, reason: format!("the entry tilewright: {error}") }),
+                .map_err(|error| Error::input(path, format!("the entry tilewright: {error}"))),
         }
     }
 }
@@ -153,7 +153,7 @@ fn read(path: &Path) -> Result<Option<Value>> {
     if !tilewright_files::is_there(path) {
         return Ok(None);
     }
-    let refused = |reason: String| Error::Input { path: path.to_owned(), reason };
+    let refused = |reason: String| Error::input(path, reason);
     let text = tilewright_files::read_text(path, MOST_DESCRIPTION).map_err(|error| refused(error.to_string()))?;
     let saved = serde_json::from_str(&text);
     saved.map(Some).map_err(|error| {

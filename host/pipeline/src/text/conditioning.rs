@@ -2,18 +2,16 @@
 
 use std::{
     collections::HashMap,
-    io::Write,
     path::{Path, PathBuf},
 };
 
-use safetensors::tensor::{Dtype, TensorView};
 use tch::Tensor;
 use tilewright_media::{self as media, Format, Options, Output};
 use tilewright_outputs::destination;
 
 use crate::{
     Error, PartIdentity, Result,
-    latent_output::raw,
+    latent_output::{Cause, raw, serialize, write},
     sample::{CONDITION, IMAGE, POOLED, TEXT, read},
 };
 
@@ -47,8 +45,7 @@ impl ConditioningOutput {
     pub fn new(path: &Path, no_clobber: bool) -> Result<Self> {
         destination(path).map_err(media::Error::from)?;
         if path.extension().is_none_or(|ending| !ending.eq_ignore_ascii_case("safetensors")) {
-            let reason = "unknown output ending: conditioning is written to .safetensors".into();
-            return Err(Error::Input { path: path.to_owned(), reason });
+            return Err(Error::input(path, "unknown output ending: conditioning is written to .safetensors"));
         }
         let options = Options { format: Some(Format::Safetensors), no_clobber, ..Options::default() };
         Ok(Self(Output::with(path, media::Kind::Picture, options)?))
@@ -60,13 +57,7 @@ impl ConditioningOutput {
     /// It can't be written.
     pub fn write(&self, conditioning: &Conditioning) -> Result<PathBuf> {
         let path = self.0.names(1).pop().unwrap_or_else(|| self.0.path().to_owned());
-        let failed = |source| Error::Write { path: path.clone(), source };
-        let bytes = conditioning.bytes().map_err(failed)?;
-        let written = self.0.temporary(&path, ".tmp").and_then(|mut file| {
-            file.write_all(&bytes)?;
-            Ok(file)
-        });
-        Ok(self.0.place(written.map_err(|error| failed(error.into()))?, &path)?)
+        write(&self.0, path, conditioning.bytes())
     }
 }
 
@@ -91,7 +82,7 @@ impl Conditioning {
     ///
     /// # Errors
     /// A value is not finite, which no reader would take; memory is out.
-    pub(crate) fn bytes(&self) -> std::result::Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+    pub(crate) fn bytes(&self) -> std::result::Result<Vec<u8>, Cause> {
         let all = [
             (TEXT, Some(&self.text)),
             (POOLED, self.pooled.as_ref()),
@@ -107,11 +98,7 @@ impl Conditioning {
             }
             tensors.push((name, raw(tensor)?));
         }
-        let views = tensors
-            .iter()
-            .map(|(name, (shape, values))| Ok((*name, TensorView::new(Dtype::F32, shape.clone(), values)?)))
-            .collect::<std::result::Result<Vec<_>, safetensors::SafeTensorError>>()?;
         let texts: HashMap<String, String> = self.texts.iter().cloned().collect();
-        Ok(safetensors::serialize(views, Some(texts))?)
+        Ok(serialize(&tensors, Some(texts))?)
     }
 }

@@ -33,7 +33,7 @@ impl EmbeddingFolder {
     pub fn open(path: &Path) -> Result<Self> {
         match path.is_dir() {
             true => Ok(Self(path.to_owned())),
-            false => Err(Error::Input { path: path.to_owned(), reason: "no folder of embeddings".into() }),
+            false => Err(Error::input(path, "no folder of embeddings")),
         }
     }
 
@@ -117,13 +117,12 @@ impl OfEncoder<'_> {
         let count = if shape.len() == 2 { shape[0] } else { 1 };
         if !(1..=MOST_VECTORS).contains(&count) {
             let reason = format!("tensor {tensor} holds {count} vectors: 1 to {MOST_VECTORS} were expected");
-            return Err(Error::Input { path, reason });
+            return Err(Error::input(path, reason));
         }
         let vectors = file.load(tensor, &shape, Kind::Float, Device::Cpu).map_err(ModelError::from)?;
         let values = tilewright_torch::non_finite(&vectors)?;
         if values > 0 {
-            let reason = format!("tensor {tensor} holds {values} values that are NaN or infinite");
-            return Err(Error::Input { path, reason });
+            return Err(Error::input(path, format!("tensor {tensor} holds {values} values that are NaN or infinite")));
         }
         Ok(Some(vectors.f_reshape([count as i64, self.width])?))
     }

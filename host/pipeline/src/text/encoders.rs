@@ -12,11 +12,10 @@ use tch::Tensor;
 use tilewright_engine::{Budget, Texts, WeightStore};
 use tilewright_files::{is_there, json_fault};
 use tilewright_models::{Checkpoint, EncoderFile, EncoderKind, Error as ModelError};
-use tilewright_plan::TextRecord;
 use tilewright_sampling::Convention;
 use tilewright_tokenizer::{Chunk, Encoder, Family, Gguf, Token, Tokenizer};
 
-use super::{EmbeddingFolder, EncoderRun, TextRequest, conditioning::IDENTITIES};
+use super::{EmbeddingFolder, TextRequest, conditioning::IDENTITIES};
 use crate::{Error, PartIdentity, Result, SampleModel};
 
 /// The folders of a pipeline's text encoders, and of their tokenizers.
@@ -116,13 +115,6 @@ impl TextEncoder {
         Ok(encoder)
     }
 
-    /// A decision about the encoder's run.
-    pub fn run(&self, tokens: usize, record: TextRecord) -> EncoderRun {
-        let path = self.file.file().file().path().to_owned();
-        let model = self.file.config.model();
-        EncoderRun { path, model, tokens, record, exchange: None, log: Vec::new(), candidates: Vec::new() }
-    }
-
     /// The encoder as the reader of prompts knows it.
     pub fn reads_as(&self) -> Encoder {
         match self.file.config.kind() {
@@ -148,7 +140,7 @@ impl TextEncoder {
     }
 
     pub fn refused(&self, reason: String) -> Error {
-        Error::Input { path: self.file.file().file().path().to_owned(), reason }
+        Error::input(self.file.file().file().path(), reason)
     }
 
     /// The vectors of a chunk's tokens with their positions, [1, tokens, width]. Padding that the
@@ -247,7 +239,7 @@ impl TextEncoders {
                     "{} together serve no transformer: Flux takes CLIP and T5, WAN UMT5, SDXL CLIP and OpenCLIP",
                     names.join(" and ")
                 );
-                Err(Error::Input { path, reason })
+                Err(Error::input(path, reason))
             }
         }
     }
@@ -359,10 +351,7 @@ fn configured_length(folders: &[PathBuf]) -> Result<Option<usize>> {
     };
     let text =
         tilewright_files::read(&path, LARGEST_CONFIG).map_err(|source| Error::Read { path: path.clone(), source })?;
-    let broken = |error: serde_json::Error| Error::Input {
-        path: path.clone(),
-        reason: format!("is broken: {}", json_fault(&error)),
-    };
+    let broken = |error: serde_json::Error| Error::input(&path, format!("is broken: {}", json_fault(&error)));
     let configured: Configured = serde_json::from_slice(&text).map_err(broken)?;
     let length = configured.model_max_length.filter(|length| *length >= 1.0);
     Ok(length.map(|length| length as usize))
@@ -382,8 +371,7 @@ fn tokenizer(encoder: &EncoderFile, folders: &[PathBuf]) -> Result<(Tokenizer, S
         move |error: tilewright_tokenizer::Error| {
             // The path names the file already.
             let reason = error.to_string();
-            let reason = reason.strip_prefix(&format!("{JSON}: ")).map(str::to_owned).unwrap_or(reason);
-            Error::Input { path: path.clone(), reason }
+            Error::input(&path, reason.strip_prefix(&format!("{JSON}: ")).map(str::to_owned).unwrap_or(reason))
         }
     };
     let own = file.names().find(|name| name.rsplit('.').next() == Some(OWN));
