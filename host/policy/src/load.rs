@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use tilewright_files::digest::sha256;
 use tilewright_plan::{FallbackReason, Stage};
+use wasmparser::BinaryReaderError;
 use wasmtime::component::Component;
 use wit_component::{ComponentEncoder, StringEncoding};
 use wit_parser::Resolve;
@@ -277,4 +278,8 @@ pub(crate) fn broken(policy: &str, detail: &str, fault: Fault) -> PolicyError {
 /// The first line of a message, cut to a length that a terminal can show.
 pub(crate) fn one_line(text: &str) -> String {
     clean(text.lines().next().unwrap_or_default().trim().to_owned(), 300)
+}
+
+fn words(error: BinaryReaderError) -> String {
+    error.to_string()
 }
