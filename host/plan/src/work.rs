@@ -167,11 +167,11 @@ pub struct Each<V, D, T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Any<V, D, T> {
-    /// Of a decode or an encode.
+    /// The one of a decode or an encode.
     Vae(V),
-    /// Of a sample.
+    /// The one of a sample.
     Denoise(D),
-    /// Of a text encoder's run.
+    /// The one of a text encoder's run.
     Text(T),
 }
 
