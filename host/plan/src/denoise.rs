@@ -353,12 +353,6 @@ impl DenoisePlan {
         }
     }
 
-    /// The same plan without its reason.
-    #[must_use]
-    pub fn without_reason(&self) -> Self {
-        Self { options: self.options.clone(), reason: String::new(), ..*self }
-    }
-
     /// Changes a setting of the plan.
     ///
     /// # Errors

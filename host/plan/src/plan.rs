@@ -165,21 +165,10 @@ impl Plan {
         }
     }
 
-    /// The same plan without its reason.
-    #[must_use]
-    pub fn without_reason(&self) -> Self {
-        Self { options: self.options.clone(), reason: String::new(), ..*self }
-    }
-
     /// True if parts of the output are cross-faded, in space or in time: it is not quite the whole
     /// picture's or clip's.
     pub const fn is_blended(&self) -> bool {
         matches!(self.space, Space::Blended(_)) || matches!(self.time, Time::Blended { .. })
-    }
-
-    /// True if both are carried out in the same way: they differ in their reasons at most.
-    pub fn is_same_work(&self, other: &Self) -> bool {
-        self.without_reason() == other.without_reason()
     }
 }
 

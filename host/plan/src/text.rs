@@ -104,12 +104,6 @@ impl TextPlan {
             reason: String::new(),
         }
     }
-
-    /// The same plan without its reason.
-    #[must_use]
-    pub fn without_reason(&self) -> Self {
-        Self { options: self.options.clone(), reason: String::new(), ..*self }
-    }
 }
 
 impl TextCapabilities {

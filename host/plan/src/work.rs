@@ -167,11 +167,11 @@ pub struct Each<V, D, T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Any<V, D, T> {
-    /// Of a decode or an encode.
+    /// The one of a decode or an encode.
     Vae(V),
-    /// Of a sample.
+    /// The one of a sample.
     Denoise(D),
-    /// Of a text encoder's run.
+    /// The one of a text encoder's run.
     Text(T),
 }
 
@@ -211,19 +211,7 @@ macro_rules! of_any {
 /// A plan of any kind of work.
 pub type AnyPlan = Any<Plan, DenoisePlan, TextPlan>;
 
-impl AnyPlan {
-    /// True if both are carried out in the same way: they differ in their reasons at most.
-    pub fn is_same_work(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Vae(one), Self::Vae(other)) => Vae::is_same_work(one, other),
-            (Self::Denoise(one), Self::Denoise(other)) => Denoise::is_same_work(one, other),
-            (Self::Text(one), Self::Text(other)) => Text::is_same_work(one, other),
-            _ => false,
-        }
-    }
-}
-
-/// The places of the kinds of work.
+/// The places of the kinds of work, and the parts that their plans have alike.
 macro_rules! places {
     ($($work:ident $field:ident $own:ident $plan:ident;)+) => {$(
         impl<V, D, T> FieldOf<Each<V, D, T>> for $work {
@@ -243,6 +231,19 @@ macro_rules! places {
 
             fn any(variant: $own) -> Any<V, D, T> {
                 Any::$work(variant)
+            }
+        }
+
+        impl $plan {
+            /// The same plan without its reason.
+            #[must_use]
+            pub fn without_reason(&self) -> Self {
+                Self { options: self.options.clone(), reason: String::new(), ..*self }
+            }
+
+            /// True if both are carried out in the same way: they differ in their reasons at most.
+            pub fn is_same_work(&self, other: &Self) -> bool {
+                self.without_reason() == other.without_reason()
             }
         }
 

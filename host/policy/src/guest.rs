@@ -108,16 +108,11 @@ pub(crate) struct Prices<W: Bounded> {
 }
 
 /// The questions about one kind of work in the current call.
+#[derive(Default)]
 pub(crate) struct Questions<W: Bounded> {
     /// Set during `decide` and, for the decided plan, during `learn`.
     pub prices: Option<Arc<Prices<W>>>,
     pub candidates: Vec<Candidate<W>>,
-}
-
-impl<W: Bounded> Default for Questions<W> {
-    fn default() -> Self {
-        Self { prices: None, candidates: Vec::new() }
-    }
 }
 
 /// The questions about every kind of work in the current call.

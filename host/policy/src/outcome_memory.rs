@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use tilewright_plan::{Any, CostModel, Denoise, Device, Question, Stage, Text, Trial, Vae, Work, of_any};
+use tilewright_plan::{Any, CostModel, Denoise, Device, Question, Stage, Text, Vae, Work, of_any};
 
 use crate::{check::Bounded, guest::Prices};
 
@@ -95,10 +95,6 @@ impl<W: Work> CostModel<W> for DecidedCosts<W> {
             return Ok(self.cost);
         }
         Err("while a policy learns, only the plan that was carried out has a price".into())
-    }
-
-    fn trials(&self, _most: u32) -> Vec<Trial<W>> {
-        Vec::new()
     }
 }
 

@@ -16,7 +16,7 @@ use std::{sync::Arc, time::Duration};
 use tilewright_plan::{
     Attention, Backend, CostModel, Denoise, DenoiseCapabilities, DenoiseCost, DenoisePlan, DenoiseRequest,
     DenoiserModel, Device, Dtype, GuidanceOrder, LEAST_QUERIES, MOST_BLOCKS_AHEAD, MOST_PARTS, Objective, Stage,
-    StepReuse, StoredType, Trial, UnderWay, WeightForm,
+    StepReuse, StoredType, UnderWay, WeightForm,
 };
 
 use super::{
@@ -308,10 +308,6 @@ impl CostModel<Denoise> for SamplePrices {
         let seconds = if plan.reuse == StepReuse::Off { seconds } else { seconds * 0.7 };
         let [peak_bytes, weights_bytes, moved_bytes] = [peak, weights, moved].map(|bytes| bytes as u64);
         Ok(DenoiseCost { peak_bytes, weights_bytes, moved_bytes, step: Duration::from_secs_f64(seconds) })
-    }
-
-    fn trials(&self, _most: u32) -> Vec<Trial<Denoise>> {
-        Vec::new()
     }
 }
 

@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 
 use tilewright_plan::{
     Backend, CostModel, Device, Dtype, EncoderModel, Objective, Place, Stage, StoredType, Text, TextCapabilities,
-    TextCost, TextPlan, TextRequest, Trial, WeightForm,
+    TextCost, TextPlan, TextRequest, WeightForm,
 };
 
 use super::{
@@ -243,10 +243,6 @@ impl CostModel<Text> for TextPrices {
             if is_apart { [0, 0, peak + weights] } else { [peak, weights, 0] };
         let [elapsed, load] = [elapsed, load].map(Duration::from_secs_f64);
         Ok(TextCost { elapsed, load, peak_bytes, weights_bytes, host_bytes })
-    }
-
-    fn trials(&self, _most: u32) -> Vec<Trial<Text>> {
-        Vec::new()
     }
 }
 

@@ -2,8 +2,8 @@
 
 use tilewright_gate::work::Judged;
 use tilewright_plan::{
-    Attention, Denoise, DenoisePlan, DenoiseRequest, Plan, Release, Request, Text, TextPlan, TextRequest, Vae,
-    VariantOf, Work, records::Sensible,
+    Attention, Denoise, DenoisePlan, DenoiseRequest, Plan, Request, Text, TextPlan, TextRequest, Vae, VariantOf, Work,
+    records::Sensible,
 };
 use tilewright_policy::Governed;
 
@@ -32,15 +32,6 @@ pub fn options<W: Work>(a: &W::Plan, b: &W::Plan) -> Option<Field> {
     (a != b).then(|| Field { name: "options", a: a.in_words(), b: b.in_words() })
 }
 
-fn release(release: Release) -> String {
-    match release {
-        Release::Keep => "keep",
-        Release::AtEnd => "at-end",
-        Release::EachStep => "each-step",
-    }
-    .to_owned()
-}
-
 fn extents([width, height, frames, batch]: [u32; 4]) -> String {
     let mut words = format!("{width}×{height}");
     if frames > 1 {
@@ -60,7 +51,7 @@ impl Compared for Vae {
             ("batch", a.batch.to_string(), b.batch.to_string()),
             ("precision", a.precision.to_string(), b.precision.to_string()),
             ("layout", a.layout.to_string(), b.layout.to_string()),
-            ("release", release(a.release), release(b.release)),
+            ("release", a.release.to_string(), b.release.to_string()),
             ("offload", a.offload.to_string(), b.offload.to_string()),
             ("prefetch", a.prefetch.to_string(), b.prefetch.to_string()),
         ])
@@ -88,7 +79,7 @@ impl Compared for Denoise {
             ("samples", all(a.samples), all(b.samples)),
             ("feed-forward", a.feed_forward.to_string(), b.feed_forward.to_string()),
             ("reuse", format!("{:?}", a.reuse), format!("{:?}", b.reuse)),
-            ("release", release(a.release), release(b.release)),
+            ("release", a.release.to_string(), b.release.to_string()),
         ])
     }
 

@@ -100,7 +100,7 @@ impl<W: Replayed> MeasuredPlan<W> {
 }
 
 /// The contents of a file of records, of one kind of work.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Recorded<W: Replayed = Vae> {
     /// In the order of their first lines.
     pub sessions: Vec<Session<W>>,
@@ -110,12 +110,6 @@ pub struct Recorded<W: Replayed = Vae> {
     pub ordinary: usize,
     /// Outcomes, of ordinary records too.
     pub(crate) found: Vec<MeasuredPlan<W>>,
-}
-
-impl<W: Replayed> Default for Recorded<W> {
-    fn default() -> Self {
-        Self { sessions: Vec::new(), records: 0, ordinary: 0, found: Vec::new() }
-    }
 }
 
 /// Refuses records of which none can be replayed.

@@ -91,14 +91,9 @@ impl SamePolicyReport {
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.calls.extend(other.calls);
-        let (one, other) = (&mut self.totals, other.totals);
-        one.records += other.records;
-        one.ordinary += other.ordinary;
-        one.sessions += other.sessions;
-        one.calls += other.calls;
-        one.equal += other.equal;
-        one.different += other.different;
-        one.not_reproducible += other.not_reproducible;
+        let (one, other) = (self.totals, other.totals);
+        let read = [one.records + other.records, one.ordinary + other.ordinary, one.sessions + other.sessions];
+        self.totals = totals(read, &self.calls);
         self
     }
 }
@@ -115,17 +110,21 @@ pub fn replay_same_policy<W: Replayed>(
     for session in &recorded.sessions {
         replay(session, make_planner, &mut calls)?;
     }
-    let count = |verdict| calls.iter().filter(|row: &&SamePolicyRow| row.verdict == verdict).count();
-    let totals = SamePolicyTotals {
-        records: recorded.records,
-        ordinary: recorded.ordinary,
-        sessions: recorded.sessions.len(),
+    let totals = totals([recorded.records, recorded.ordinary, recorded.sessions.len()], &calls);
+    Ok(SamePolicyReport { calls, totals })
+}
+
+fn totals([records, ordinary, sessions]: [usize; 3], calls: &[SamePolicyRow]) -> SamePolicyTotals {
+    let count = |verdict| calls.iter().filter(|row| row.verdict == verdict).count();
+    SamePolicyTotals {
+        records,
+        ordinary,
+        sessions,
         calls: calls.len(),
         equal: count(CallVerdict::Equal),
         different: count(CallVerdict::Different),
         not_reproducible: count(CallVerdict::NotReproducible),
-    };
-    Ok(SamePolicyReport { calls, totals })
+    }
 }
 
 fn replay<W: Replayed>(

@@ -119,8 +119,8 @@ impl Builder {
         Self { device, priced, ..Self::default() }
     }
 
-    /// Adds the plan and outcome of a record; with `priced` also the plans that its policy asked the
-    /// price of.
+    /// Adds the plan and outcome of a record; with `priced` also the plans that its policy asked
+    /// the price of.
     pub fn record(&mut self, record: &AnyRecord) {
         of_any!(record, record => self.add(record));
     }
