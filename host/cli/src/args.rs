@@ -33,7 +33,7 @@ pub use models::{ModelFolders, Models};
 pub use options::{
     DeviceOptions, JSON_OF_SEVERAL, PolicyOptions, ReportOptions, RunOptions, ScalingOptions, VaeRunOptions,
 };
-pub use policy::{BenchPolicy, Check, Diff, Policy, PolicyGrants, WasiArgument};
+pub use policy::{BenchPolicy, Check, Diff, LoadOptions, Policy, PolicyGrants, WasiArgument};
 pub use recording::Recording;
 pub use replay::{Replay, Simulate, Table};
 pub use sample::{Sample, Seed, Sigmas};

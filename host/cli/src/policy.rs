@@ -135,9 +135,9 @@ pub fn host(grants: PolicyGrants) -> Outcome<PolicyHost> {
 pub fn run(command: &args::Policy) -> Outcome {
     match command {
         args::Policy::List { json } => list::run(*json),
-        args::Policy::Inspect { policy, json, grants } => inspect::run(policy, *json, *grants),
+        args::Policy::Inspect { policy, loaded } => inspect::run(policy, *loaded),
         args::Policy::New { name, lang, into, json } => new::run(name, *lang, into, *json),
-        args::Policy::Build { project, output, json, grants } => build::run(project, output.as_deref(), *json, *grants),
+        args::Policy::Build { project, output, loaded } => build::run(project, output.as_deref(), *loaded),
         args::Policy::Bench(arguments) => bench::run(arguments),
         args::Policy::Replay(replay) => replay::run(replay),
         args::Policy::Simulate(simulate) => simulate::run(simulate),

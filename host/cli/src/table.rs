@@ -93,7 +93,7 @@ pub fn time(duration: Duration) -> String {
     }
 }
 
-/// [`time`] of milliseconds.
+/// Milliseconds, as [`time`] shows them.
 pub fn milliseconds(value: f64) -> String {
     time(Duration::try_from_secs_f64(value.max(0.0) / 1e3).unwrap_or(Duration::MAX))
 }

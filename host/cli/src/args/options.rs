@@ -155,7 +155,7 @@ pub struct ScalingOptions {
 }
 
 impl ScalingOptions {
-    /// What goes before the facts of the VAE's file.
+    /// The settings that go before the facts of the VAE's file.
     pub fn overrides(&self) -> Overrides {
         Overrides { family: self.family, scaling: self.scaling_factor, shift: self.shift_factor }
     }

@@ -13,7 +13,7 @@ use tilewright_kit::project::Language;
 pub use bench::BenchPolicy;
 pub use check::Check;
 pub use diff::Diff;
-pub use grants::{PolicyGrants, WasiArgument};
+pub use grants::{LoadOptions, PolicyGrants, WasiArgument};
 
 use super::{Keygen, Pull, Push, Replay, Rollback, Sign, Simulate, Swap, Table, Verify};
 
@@ -31,12 +31,9 @@ pub enum Policy {
         /// A shipped policy's name, or a .wasm file
         #[arg(value_name = "NAME|FILE.wasm")]
         policy: String,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-        /// Grants of the policy.
+        /// The form of the report, and grants.
         #[command(flatten)]
-        grants: PolicyGrants,
+        loaded: LoadOptions,
     },
     /// Begin a policy of your own: a project that builds as it stands, with a README and a test
     New {
@@ -60,12 +57,9 @@ pub enum Policy {
         /// The file to write [default: into the project, under its folder's name]
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-        /// With --wasi inert, what Python or JavaScript prints reaches the policy's log.
+        /// The form of the report, and grants.
         #[command(flatten)]
-        grants: PolicyGrants,
+        loaded: LoadOptions,
     },
     /// Make recorded decisions again, from records alone, or ask another policy the same
     Replay(Replay),

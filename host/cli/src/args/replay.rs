@@ -15,6 +15,7 @@ decide otherwise, 0. Calls that ran into the limit of time can't be made again; 
 
 Another policy is asked every question as it was recorded: what failed then and what was learnt then is told to it, whatever it would have chosen. Its \
 plans are compared with the recorded ones only where both were measured, or both priced, for the same model, size and device in these records.")]
+#[command(mut_arg("json", |arg| arg.help("Print JSON: every call, and how many of each")))]
 pub struct Replay {
     /// Records that were made with --record FILE --record full, a JSON object a line; - is standard
     /// input
@@ -33,12 +34,9 @@ pub struct Replay {
     /// List the calls that are equal, too
     #[arg(long)]
     pub all: bool,
-    /// Print JSON: every call, and how many of each
-    #[arg(long)]
-    pub json: bool,
-    /// Grants of the policy.
+    /// The form of the report, and grants.
     #[command(flatten)]
-    pub grants: super::PolicyGrants,
+    pub loaded: super::LoadOptions,
 }
 
 /// `tilewright policy simulate`
@@ -50,6 +48,7 @@ an eighth; where there is none, nothing is known of it. Each is counted.
 
 An attempt fails where the plan's peak is over the limit, and its time counts in full. The best plan is chosen as 'tilewright bench sweep' does: blended \
 tiles that are not allowed count only where nothing exact fits; those below 256 pixels and, on a CPU, narrow types only where nothing else does. Regret is the objective's cost over the best plan's, less 1; of a request that failed, the time that it lost over the best plan's, and 1.")]
+#[command(mut_arg("json", |arg| arg.help("Print JSON: every request of every policy, and the sums")))]
 pub struct Simulate {
     /// The device: a table that 'tilewright policy table' wrote
     #[arg(long, value_name = "TABLE.json")]
@@ -73,12 +72,9 @@ pub struct Simulate {
     /// Write a report with charts, too: .svg or .html
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
-    /// Print JSON: every request of every policy, and the sums
-    #[arg(long)]
-    pub json: bool,
-    /// Grants of the policies.
+    /// The form of the report, and grants.
     #[command(flatten)]
-    pub grants: super::PolicyGrants,
+    pub loaded: super::LoadOptions,
 }
 
 /// `tilewright policy table`

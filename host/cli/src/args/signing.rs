@@ -50,12 +50,9 @@ pub struct Sign {
     /// The password.
     #[command(flatten)]
     pub password: Password,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-    /// Grants of the policy.
+    /// The form of the report, and grants.
     #[command(flatten)]
-    pub grants: super::PolicyGrants,
+    pub loaded: super::LoadOptions,
 }
 
 /// The source of the password.
@@ -94,9 +91,6 @@ pub struct Push {
     /// Options of the connection.
     #[command(flatten)]
     pub connection: Connection,
-    /// Grants of the policy.
-    #[command(flatten)]
-    pub grants: super::PolicyGrants,
 }
 
 /// `tilewright policy pull`
@@ -113,9 +107,6 @@ pub struct Pull {
     /// Options of the connection.
     #[command(flatten)]
     pub connection: Connection,
-    /// Grants of the policy.
-    #[command(flatten)]
-    pub grants: super::PolicyGrants,
 }
 
 /// The connection to a registry, and the form of the output.
@@ -125,9 +116,9 @@ pub struct Connection {
     /// change what comes
     #[arg(long)]
     pub plain_http: bool,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
+    /// The form of the report, and grants.
+    #[command(flatten)]
+    pub loaded: super::LoadOptions,
 }
 
 /// The help on credentials for a registry.

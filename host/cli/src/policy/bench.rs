@@ -12,12 +12,12 @@ const NOISY: f64 = 1.5;
 
 /// Measures one policy.
 pub fn run(arguments: &BenchPolicy) -> Outcome {
-    let BenchPolicy { policy, set, iterations, json, grants } = arguments;
-    let options = Options { iterations: *iterations, limits: grants.limits(), ..Options::default() };
-    let module = super::verify(&super::host(*grants)?, policy)?;
+    let BenchPolicy { policy, set, iterations, loaded } = arguments;
+    let options = Options { iterations: *iterations, limits: loaded.grants.limits(), ..Options::default() };
+    let module = super::verify(&super::host(loaded.grants)?, policy)?;
     let report = measure::measure(&|host| module.load(host), set, &options)?;
     warn(&report);
-    if *json {
+    if loaded.json {
         return printer::json(&report);
     }
     let mut stdout = printer::stdout();

@@ -10,7 +10,7 @@ use tilewright_plan::bytes;
 use tilewright_policy::CacheDir;
 
 use crate::{
-    args::PolicyGrants,
+    args::LoadOptions,
     failure::{Failure, Outcome},
     files, printer, table,
     tell::tell,
@@ -20,7 +20,7 @@ use crate::{
 const MAGIC: &[u8] = b"\0asm";
 
 /// Builds a project and reports the result.
-pub fn run(project: &Path, output: Option<&Path>, json: bool, grants: PolicyGrants) -> Outcome {
+pub fn run(project: &Path, output: Option<&Path>, LoadOptions { json, grants }: LoadOptions) -> Outcome {
     if let Some(output) = output {
         files::check_file(files::roles(), "-o", Some(output))?;
         replaces_a_policy_only(output)?;

@@ -13,9 +13,9 @@ use crate::{
 
 /// Checks one policy. A policy that does not pass is work that failed.
 pub fn run(arguments: &args::Check) -> Outcome {
-    let host = super::host(arguments.grants)?;
+    let host = super::host(arguments.loaded.grants)?;
     let verdict = super::verify(&host, &arguments.policy)?.check(&host, &arguments.set, arguments.seed)?;
-    if arguments.json {
+    if arguments.loaded.json {
         printer::json(&verdict)?;
     } else {
         show(&verdict, arguments.all)?;

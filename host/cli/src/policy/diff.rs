@@ -22,7 +22,7 @@ impl From<CompareError> for Failure {
 
 /// Compares two policies.
 pub fn run(arguments: &args::Diff) -> Outcome {
-    let host = super::host(arguments.grants)?;
+    let host = super::host(arguments.loaded.grants)?;
     let find = |policy: &str| Ok::<_, Failure>(super::verify(&host, policy)?.load(&host)?);
     let (a, b) = (find(&arguments.a)?, find(&arguments.b)?);
     let a = Contender { policy: &a, settings: &arguments.set_a };
@@ -31,7 +31,7 @@ pub fn run(arguments: &args::Diff) -> Outcome {
         None => compare::on_golden(a, b)?,
         Some(path) => compare::on_records(a, b, &path.display().to_string(), &compare::read(path)?)?,
     };
-    if arguments.json {
+    if arguments.loaded.json {
         return printer::json(&comparison);
     }
     show(&comparison)

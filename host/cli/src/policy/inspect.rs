@@ -5,10 +5,10 @@ use std::io::Write;
 use tilewright_plan::bytes;
 use tilewright_policy::{Inspection, Wasi};
 
-use crate::{args::PolicyGrants, failure::Outcome, printer, table};
+use crate::{args::LoadOptions, failure::Outcome, printer, table};
 
 /// Describes one policy.
-pub fn run(name_or_file: &str, json: bool, grants: PolicyGrants) -> Outcome {
+pub fn run(name_or_file: &str, LoadOptions { json, grants }: LoadOptions) -> Outcome {
     let host = super::host(grants)?;
     let policy = super::verify(&host, name_or_file)?.load(&host)?;
     let inspection = policy.inspection();

@@ -45,7 +45,7 @@ pub fn run(arguments: &Pull) -> Outcome {
     files::roles().writes("-o", &path).writes("the signature", &signature_path(&path)).check()?;
     build::replaces_a_policy_only(&path)?;
     let policies = config::load()?.policies;
-    let client = push::client(&arguments.reference, &arguments.connection, arguments.grants)?;
+    let client = push::client(&arguments.reference, &arguments.connection)?;
     let pulled = client.pull(&arguments.reference)?;
     let shown = arguments.reference.to_string();
     let verified = policies.trusted.verify(&pulled.wasm, pulled.signature.as_deref());
@@ -67,7 +67,7 @@ pub fn run(arguments: &Pull) -> Outcome {
         Some(Binding::Loose(lack)) => Some(lack),
         Some(Binding::Bound) | None => None,
     };
-    let policy = sign::inspect(&super::host(arguments.grants)?, Path::new(&shown), &pulled.wasm)?;
+    let policy = sign::inspect(&super::host(arguments.connection.loaded.grants)?, Path::new(&shown), &pulled.wasm)?;
     keep(&path, &pulled)?;
     let report = Report {
         file: path.display().to_string(),
@@ -80,7 +80,7 @@ pub fn run(arguments: &Pull) -> Outcome {
         unbound,
         untrusted_key,
     };
-    if arguments.connection.json { printer::json(&report) } else { print_report(&report) }
+    if arguments.connection.loaded.json { printer::json(&report) } else { print_report(&report) }
 }
 
 /// Writes both files atomically; existing ones are replaced only after both are complete. The

@@ -9,7 +9,7 @@ use tilewright_signing::{KeyId, Refusal, comment_of, key_of};
 
 use super::{admission, sign};
 use crate::{
-    args::{Connection, PolicyGrants, Push},
+    args::{Connection, Push},
     config,
     failure::{Failure, Outcome},
     printer,
@@ -28,7 +28,7 @@ struct Report {
 
 /// Uploads a policy and its signature.
 pub fn run(arguments: &Push) -> Outcome {
-    let host = super::host(arguments.grants)?;
+    let host = super::host(arguments.connection.loaded.grants)?;
     let bytes = host.read_file(&arguments.file)?;
     let policy = sign::inspect(&host, &arguments.file, &bytes)?;
     let signature = admission::signature(&arguments.file)?;
@@ -45,11 +45,11 @@ pub fn run(arguments: &Push) -> Outcome {
     if let Some(Binding::Other(mismatch)) = binding {
         return Err(Failure::input(format!("policy {file}: {mismatch}: push it as what was signed, or sign it again")));
     }
-    let client = client(&arguments.reference, &arguments.connection, arguments.grants)?;
+    let client = client(&arguments.reference, &arguments.connection)?;
     let pushed = client.push(&arguments.reference, &bytes, &about(&policy), signature.as_deref())?;
     let Inspection { description, digest, .. } = policy;
     let report = Report { pushed, name: description.name, version: description.version, policy: digest, key };
-    if arguments.connection.json {
+    if arguments.connection.loaded.json {
         return printer::json(&report);
     }
     let signed = report.key.map_or("without a signature".to_owned(), |key| format!("signed with key {key}"));
@@ -58,8 +58,8 @@ pub fn run(arguments: &Push) -> Outcome {
 }
 
 /// A client with the user's credentials, under the sandbox's limit for files.
-pub fn client(reference: &Reference, connection: &Connection, grants: PolicyGrants) -> Outcome<Client> {
-    let limits = Limits { policy_bytes: grants.limits().file_bytes as u64, ..Limits::default() };
+pub fn client(reference: &Reference, connection: &Connection) -> Outcome<Client> {
+    let limits = Limits { policy_bytes: connection.loaded.grants.limits().file_bytes as u64, ..Limits::default() };
     let credentials = Credentials::of_user(reference.registry())?;
     Ok(Client::new(reference, credentials, connection.plain_http, Reach::User, limits)?)
 }

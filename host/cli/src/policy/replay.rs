@@ -39,7 +39,7 @@ pub fn run(arguments: &Replay) -> Outcome {
     if ordinary > 0 {
         tell!("note: {ordinary} of {records} records were made without --record full, and are not replayed");
     }
-    let host = super::host(arguments.grants)?;
+    let host = super::host(arguments.loaded.grants)?;
     let patient = |policy: LoadedPolicy| {
         let time_budget = policy.inspection().limits.time_budget(records);
         policy.with_time_budget(time_budget)
@@ -80,7 +80,7 @@ pub fn run(arguments: &Replay) -> Outcome {
         .and_then(|report| Ok(report.and(replay_same_policy(texts, &mut for_texts)?)))
         .map_err(|error| input_failure(&arguments.records, &error))?;
     policies.values().try_for_each(LoadedPolicy::check_time_budget)?;
-    if arguments.json {
+    if arguments.loaded.json {
         printer::json(&report)?;
     } else {
         print_report(&report, arguments.all)?;
@@ -207,7 +207,7 @@ fn compare(arguments: &Replay, read: &Read, find: &dyn Fn(&PolicyIdentity) -> Ou
         replay_other_policy(&read.texts, &mut |identity| Ok(Box::new(configured(identity)?) as Box<dyn Planner<Text>>));
     let report = report.map_err(wrong)?.and(of_samples.map_err(wrong)?).and(of_texts.map_err(wrong)?);
     asked.iter().try_for_each(LoadedPolicy::check_time_budget)?;
-    if arguments.json {
+    if arguments.loaded.json {
         return printer::json(&report);
     }
     print_other(&report, arguments.all)

@@ -28,7 +28,7 @@ pub fn run(arguments: &Sign) -> Outcome {
         roles = roles.reads("the password", password);
     }
     roles.writes("the signature", &path).check()?;
-    let host = super::host(arguments.grants)?;
+    let host = super::host(arguments.loaded.grants)?;
     let bytes = host.read_file(&arguments.file)?;
     let policy = inspect(&host, &arguments.file, &bytes)?;
     if others_can_read(&arguments.key) {
@@ -49,7 +49,7 @@ pub fn run(arguments: &Sign) -> Outcome {
         digest: policy.digest,
         comment,
     };
-    if arguments.json {
+    if arguments.loaded.json {
         return printer::json(&report);
     }
     let Report { signature, key, name, version, digest, .. } = report;

@@ -38,7 +38,7 @@ pub fn run(arguments: &Simulate) -> Outcome {
     let text = super::read_bounded(path, MOST_TABLE_BYTES)?;
     let device = Table::read(&text).map_err(|error| Failure::input(format!("{}: {error}", path.display())))?;
     let workload = workload(&device, &arguments.workload)?;
-    let host = super::host(arguments.grants)?;
+    let host = super::host(arguments.loaded.grants)?;
     let shipped = ENTRANTS.map(|name| Spelling { policy: name.into(), settings: Vec::new() });
     let spellings = if arguments.policies.is_empty() { &shipped[..] } else { &arguments.policies };
     let (mut entrants, mut policies) = (Vec::new(), Vec::new());
@@ -55,7 +55,7 @@ pub fn run(arguments: &Simulate) -> Outcome {
     let options = Options { nearest: !arguments.exact_only, allows_blended: arguments.allow.blended() };
     let report = simulated(&device, &workload, entrants, options);
     policies.iter().try_for_each(LoadedPolicy::check_time_budget)?;
-    if arguments.json {
+    if arguments.loaded.json {
         printer::json(&report)?;
     } else {
         print_report(&report)?;

@@ -14,10 +14,7 @@ pub struct BenchPolicy {
     /// Runs of each function [default: as many as two seconds allow]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub iterations: Option<u32>,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-    /// Grants of the policy.
+    /// The form of the report, and grants.
     #[command(flatten)]
-    pub grants: super::PolicyGrants,
+    pub loaded: super::LoadOptions,
 }

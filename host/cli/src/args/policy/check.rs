@@ -11,6 +11,7 @@ all of them; prices are by formula, so that with the same seed every machine fin
 
 Exit status: 0 the policy passes (there may be warnings and notes); 1 findings of severity error; 2 no verdict: no such file or policy, \
 not WebAssembly, a broken module, or a wrong setting.")]
+#[command(mut_arg("json", |arg| arg.help("Print JSON: the verdict with every finding")))]
 pub struct Check {
     /// A shipped policy's name, or a .wasm file
     #[arg(value_name = "NAME|FILE.wasm")]
@@ -24,10 +25,7 @@ pub struct Check {
     /// List every finding, instead of one line for each kind
     #[arg(long)]
     pub all: bool,
-    /// Print JSON: the verdict with every finding
-    #[arg(long)]
-    pub json: bool,
-    /// Grants of the policy.
+    /// The form of the report, and grants.
     #[command(flatten)]
-    pub grants: super::PolicyGrants,
+    pub loaded: super::LoadOptions,
 }

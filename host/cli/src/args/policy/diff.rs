@@ -28,10 +28,7 @@ pub struct Diff {
     /// A setting of B, repeatable
     #[arg(long, value_name = "KEY=VALUE", value_parser = tilewright_policy::key_value)]
     pub set_b: Vec<(String, String)>,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-    /// Grants of the policies.
+    /// The form of the report, and grants.
     #[command(flatten)]
-    pub grants: super::PolicyGrants,
+    pub loaded: super::LoadOptions,
 }

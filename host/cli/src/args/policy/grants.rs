@@ -17,6 +17,17 @@ pub struct PolicyGrants {
     pub policy_memory: Option<usize>,
 }
 
+/// The form of the report on policies that are loaded, and their grants.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct LoadOptions {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Grants of the policies.
+    #[command(flatten)]
+    pub grants: PolicyGrants,
+}
+
 /// The WASI that a policy may be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum WasiArgument {
