@@ -249,7 +249,7 @@ fn carry_out<W: Executed>(
         let execution = Execution { turn, stored, assignment, stop: &stop };
         let mut observer = JobObserver::new(execution, &decider);
         let outcome = W::execute(execution, history, &input, &mut decider, &mut observer);
-        let JobOutcome { record, output, end } = outcome.unwrap_or_else(JobOutcome::<W>::from);
+        let JobOutcome { record, output, end } = outcome.unwrap_or_else(|outcome| outcome);
         ((record, output, observer.trace, decider.is_mixed(), decider.exchange()), end)
     })?;
     let (state, error, results) = match end {

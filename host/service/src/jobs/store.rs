@@ -81,7 +81,7 @@ pub struct JobFilter {
     /// Jobs accepted before this one.
     pub before: Option<String>,
     pub limit: u32,
-    // The terms of a search, that the database has no columns for.
+    // The terms of a search that the database has no columns for.
     pub stage: Option<JobStage>,
     pub model: Option<String>,
     pub device: Option<String>,

@@ -71,7 +71,7 @@ impl Executed for Vae {
         input: &'a DecodeInput,
         decider: &mut Decider,
         observer: &mut JobObserver<'a, Vae>,
-    ) -> Result<JobOutcome<Vae>, JobEnd> {
+    ) -> Result<JobOutcome<Vae>, JobOutcome<Vae>> {
         let compares = execution.assignment.compare.is_some() && fits_buffer(execution.stored);
         let job = execution.decode_job(input).map_err(JobEnd::Failed)?;
         let before = history.before(job.stage(), job.request());
@@ -80,10 +80,8 @@ impl Executed for Vae {
         let mut delivery = execution.begin(input, compares)?;
         let done = delivery.done().to_vec();
         let decoded = tracing::info_span!("decode").in_scope(|| job.run(decider, observer, &mut delivery, &done));
-        let Finished { record, .. } = match decoded {
-            Ok(finished) => finished,
-            Err(unfinished) => return Ok(execution.describe_unfinished(unfinished)),
-        };
+        let Finished { record, .. } =
+            decoded.map_err(|unfinished| execution.describe_unfinished::<Self>(unfinished))?;
         let end = tracing::info_span!("write").in_scope(|| execution.finish(&mut delivery, &record));
         Ok(JobOutcome { record: Some(Box::new(record)), output: delivery.into_store(), end })
     }

@@ -77,14 +77,14 @@ pub trait Executed: Sized {
     /// Carries a job out and writes its results.
     ///
     /// # Errors
-    /// Nothing was decided.
+    /// It ended without a result.
     fn execute<'a>(
         execution: Execution<'a>,
         history: &mut Trials,
         input: &'a Self::Input,
         decider: &mut Decider<Self::Work>,
         observer: &mut JobObserver<'a, Self::Work>,
-    ) -> Result<JobOutcome<Self>, JobEnd>;
+    ) -> Result<JobOutcome<Self>, JobOutcome<Self>>;
 
     /// Carries a job out under the incumbent's plan and compares. Returns the incumbent's record
     /// and the PSNR in dB, infinite if nothing differs.

@@ -215,6 +215,15 @@ impl<'a, W: Work> JobObserver<'a, W> {
         }
     }
 
+    /// Shows work that has got further, and goes on with it unless it is to end.
+    fn show_progress(&self, is_further: bool) -> ControlFlow<Cancelled> {
+        if is_further {
+            self.device.refresh_memory();
+            self.server.jobs.live.notify_change();
+        }
+        Cancelled::unless(self.stop.goes_on())
+    }
+
     /// True if another revision waits to take over. What is done stays, so that its decision begins
     /// no other attempt.
     fn next(&mut self) -> Next {
@@ -333,11 +342,7 @@ impl<W: Followed> Observer for JobObserver<'_, W> {
     }
 
     fn loading_progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
-        if self.handle.update_loading(share) {
-            self.device.refresh_memory();
-            self.server.jobs.live.notify_change();
-        }
-        Cancelled::unless(self.stop.goes_on())
+        self.show_progress(self.handle.update_loading(share))
     }
 
     fn loaded(&mut self) {
@@ -347,11 +352,7 @@ impl<W: Followed> Observer for JobObserver<'_, W> {
     }
 
     fn progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
-        if self.handle.update_progress(share) {
-            self.device.refresh_memory();
-            self.server.jobs.live.notify_change();
-        }
-        Cancelled::unless(self.stop.goes_on())
+        self.show_progress(self.handle.update_progress(share))
     }
 
     fn stepped(&mut self, step: &FinishedStep<'_>) -> tilewright_engine::Result<()> {

@@ -75,7 +75,7 @@ impl Executed for Denoise {
         input: &'a SampleInput,
         decider: &mut Decider<Self>,
         observer: &mut JobObserver<'a, Self>,
-    ) -> Result<JobOutcome<Self>, JobEnd> {
+    ) -> Result<JobOutcome<Self>, JobOutcome<Self>> {
         let transformer = execution.turn.transformer().map_err(JobEnd::Failed)?;
         let job = execution.sample_job(input).map_err(JobEnd::Failed)?;
         let before = history.before(Stage::Denoise, job.request());
@@ -86,10 +86,7 @@ impl Executed for Denoise {
         observer.previewing = execution.preview();
         let begun = begun.map(|(state, plan)| Begun { state, plan });
         let sampled = tracing::info_span!("sample").in_scope(|| job.run(decider, begun, observer));
-        let sampled = match sampled {
-            Ok(sampled) => sampled,
-            Err(unfinished) => return Ok(execution.describe_unfinished(unfinished)),
-        };
+        let sampled = sampled.map_err(|unfinished| execution.describe_unfinished::<Self>(unfinished))?;
         let end =
             tracing::info_span!("write").in_scope(|| execution.finish_sample(transformer, input, &output, &sampled));
         let Finished { output, record, .. } = sampled;

@@ -41,7 +41,7 @@ impl Executed for ImageEncode {
         (): &'a (),
         decider: &mut Decider,
         observer: &mut JobObserver<'a, Vae>,
-    ) -> Result<JobOutcome<Self>, JobEnd> {
+    ) -> Result<JobOutcome<Self>, JobOutcome<Self>> {
         let Execution { turn: Turn { server, device, model, .. }, stored, .. } = execution;
         let id = &stored.job.id;
         let (_, _, vae) = model.for_prompts().map_err(JobEnd::Failed)?;
@@ -57,10 +57,8 @@ impl Executed for ImageEncode {
         let job = job.with_history(&before);
         observer.request = Some(job.request().clone());
         let encoded = tracing::info_span!("encode").in_scope(|| job.run(decider, observer, &mut source));
-        let Finished { output, record, .. } = match encoded {
-            Ok(finished) => finished,
-            Err(unfinished) => return Ok(execution.describe_unfinished(unfinished)),
-        };
+        let encoded = encoded.map_err(|unfinished| execution.describe_unfinished::<Self>(unfinished));
+        let Finished { output, record, .. } = encoded?;
         let place = LatentOutput::new(&server.jobs.files.start(id), Some(LatentKind::Safetensors), false, false);
         let written = place.and_then(|place| place.write_with(&output.latents, &[], &Vec::new(), &record));
         let end = written.map_err(|error| execution.classify_write_error(&error)).and_then(|path| {
