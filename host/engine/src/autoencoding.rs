@@ -17,7 +17,7 @@ use crate::{
     work::{Attempts, Runnable},
 };
 
-/// The share by which a peak may lie above its estimate: what is called enough has to be enough.
+/// The factor by which a peak may exceed its estimate: a limit reported as enough must be enough.
 const ESTIMATE_MARGIN: f64 = 1.05;
 
 impl Runnable for Vae {
@@ -27,7 +27,7 @@ impl Runnable for Vae {
         Some(plan.layout)
     }
 
-    fn after(outcome: Outcome, Attempts { count, load, cold }: Attempts) -> Outcome {
+    fn with_attempts(outcome: Outcome, Attempts { count, load, cold }: Attempts) -> Outcome {
         Outcome { attempts: count, load, cold, ..outcome }
     }
 }

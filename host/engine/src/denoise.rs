@@ -95,9 +95,12 @@ impl Denoiser {
     /// There is no such expert, or a job has it; as [`DenoiserFile::add`].
     pub fn add(&mut self, expert: usize, lora: Lora) -> Result<LoraFit> {
         let path = lora.file().path().to_owned();
-        let reason = "for an expert of low noise, and there is one transformer: leave @low out".to_owned();
-        let file = self.experts.get_mut(expert).and_then(Arc::get_mut);
-        let file = file.ok_or(Error::Model(ModelError::Unknown { path, reason }))?;
+        let refused = |reason: &str| Error::Model(ModelError::Unknown { path: path.clone(), reason: reason.into() });
+        let file = self
+            .experts
+            .get_mut(expert)
+            .ok_or_else(|| refused("for an expert of low noise, and there is one transformer: leave @low out"))?;
+        let file = Arc::get_mut(file).ok_or_else(|| refused("a job uses the transformer: add LoRAs before"))?;
         file.add(lora).map_err(Error::Model)
     }
 
@@ -190,7 +193,7 @@ pub struct Kept {
     pub clean: bool,
 }
 
-/// The input of a sample.
+/// Settings and tensors of a sample.
 #[derive(Debug)]
 pub struct Sampling {
     /// [N, C, h, w] or [N, C, T, h, w]: latents with the noise of the first sigma, in the model's
@@ -214,7 +217,7 @@ pub struct Sampling {
     pub sigmas: Vec<f64>,
     /// The sampler.
     pub sampler: Sampler,
-    /// The model's sigmas, and what its network says.
+    /// The model's sigmas, and the quantity that its network predicts.
     pub model: ModelSampling,
     /// The network is given timesteps cut to whole numbers, as some schedulers of diffusers do.
     pub whole_timesteps: bool,
@@ -225,7 +228,7 @@ pub struct Sampling {
     pub seeds: Vec<u64>,
 }
 
-/// A denoiser, and what it makes latents of.
+/// The input of a sampling job: a denoiser and its sampling.
 #[derive(Clone, Copy, Debug)]
 pub struct SampleInput<'a> {
     denoiser: &'a Denoiser,

@@ -131,10 +131,10 @@ impl From<tch::TchError> for Error {
 }
 
 impl Error {
-    /// True if the error says something about the plan that was carried out, rather than about its
-    /// surroundings: weights that can't be read and frames that can't be had or kept would have
-    /// ended every plan.
-    pub fn is_of_the_plan(&self) -> bool {
+    /// True if the job's record is kept: the plan failed, or the user interrupted it. Errors that
+    /// would have ended any plan leave none: weights that can't be read, frames that can't be had or
+    /// kept.
+    pub(crate) fn leaves_record(&self) -> bool {
         match self {
             Error::Torch(tilewright_torch::Error::Device { .. }) => false,
             Error::Model(
@@ -170,7 +170,7 @@ impl Error {
             // It was right when the work began.
             Error::Model(error) if error.is_of_changed_file() => false,
             // A device that is not there was asked for, say.
-            _ => !self.is_of_the_plan(),
+            _ => !self.leaves_record(),
         }
     }
 }
@@ -184,13 +184,13 @@ mod tests {
         let disk = || Box::new(std::io::Error::other("the disk is full"));
         let weights = || Error::from(tilewright_models::Error::Clip { reason: "no such tensor".into() });
         for error in [Error::Sink(disk()), Error::Source(disk()), weights()] {
-            assert!(!error.is_of_the_plan(), "{error}");
+            assert!(!error.leaves_record(), "{error}");
         }
         let last = Failure::NonFinite { values: 1 };
         let exhausted = Error::Exhausted { attempts: 1, last, advice: "try f32".into() };
         assert!(exhausted.to_string().starts_with("gave up after 1 attempt, the last: "), "{exhausted}");
         for error in [exhausted, Error::Torch(tilewright_torch::Error::Torch("a kernel failed".into()))] {
-            assert!(error.is_of_the_plan(), "{error}");
+            assert!(error.leaves_record(), "{error}");
         }
     }
 }

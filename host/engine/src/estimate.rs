@@ -41,7 +41,7 @@ impl Estimator<Config> {
         let scale = f64::from(config.spatial_scale());
         let latent = config.latent_channels as f64 / (scale * scale);
         let values = Values { input: latent, output: config.image_channels as f64, ramp: 1.0, exact: true };
-        Self::price(values, request, machine, config)
+        Self::with_values(values, request, machine, config)
     }
 }
 
@@ -51,12 +51,12 @@ impl Estimator<EncoderConfig> {
         let scale = f64::from(config.spatial_scale());
         let latent = config.latent_channels as f64 / (scale * scale);
         let values = Values { input: config.image_channels as f64, output: latent, ramp: 1.0 / scale, exact: false };
-        Self::price(values, request, machine, config)
+        Self::with_values(values, request, machine, config)
     }
 }
 
 impl<C: HalfConfig> Estimator<C> {
-    fn price(values: Values, request: &Request, machine: &Machine, config: &C) -> Self {
+    fn with_values(values: Values, request: &Request, machine: &Machine, config: &C) -> Self {
         let (measured, kernels) = (&machine.measured, machine.kernels());
         Self {
             batch: request.batch,

@@ -53,7 +53,8 @@ impl<T, W: Work> Finished<T, W> {
 pub struct Unfinished<W: Work = Vae> {
     /// The reason.
     pub error: Error,
-    /// The record as far as the job came; none if nothing was decided.
+    /// The record as far as the job came. `None` if nothing was decided, or if the error would have
+    /// ended any plan: a history would count it against this one.
     pub record: Option<Box<Record<W>>>,
 }
 

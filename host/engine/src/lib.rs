@@ -1,16 +1,17 @@
-//! Carries plans out. A [`Job`] is one piece of work on one device:
+//! Execution of plans. A planner (a policy, or the built-in rules) answers a [`Job`] with a plan:
+//! types, tiles, chunks, and the place of weights. A job is one piece of work on one device:
 //!
 //! | job | work |
 //! |---|---|
 //! | [`TextJob`] | the states of texts by one encoder |
 //! | [`DenoiseJob`] | a sample, by one denoiser or two that take turns |
-//! | [`DenoiseQuote`] | the same to decide on and to price, by its shapes alone |
+//! | [`DenoiseQuote`] | a sample that is only priced, by its shapes |
 //! | [`DecodeJob`], [`ClipJob`] | pictures, or clips, of latents |
 //! | [`EncodeJob`], [`ClipEncodeJob`] | latents of pictures, or of a clip |
 //!
-//! Each asks a planner, carries its plan out, checks every result for NaN and infinity, asks again
-//! after a failure, measures, and writes the record: one loop for all, in `run`. Weights are leased
-//! from a [`WeightStore`].
+//! Every job but a quote carries the plan out, checks each result for NaN and infinity, asks again
+//! after a failure, and ends with a record: one loop for all. Weights are leased from a
+//! [`WeightStore`].
 
 #![forbid(unsafe_code)]
 

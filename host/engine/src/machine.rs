@@ -263,7 +263,7 @@ struct StoredMeasurements {
 const MOST_TIMES: u32 = 3;
 
 impl StoredMeasurements {
-    /// True if a quiet machine may well be another one: a slow one is slow when it is quiet, too.
+    /// True if another measurement on a quiet machine may be faster.
     fn is_provisional(&self) -> bool {
         self.times < MOST_TIMES && (self.measured.disturbed || self.measured.hurried && !self.was_quiet)
     }

@@ -53,7 +53,7 @@ pub trait Observer {
     }
     /// A plan is about to be carried out.
     fn decided(&mut self, _decided: AnyDecided<'_>) {}
-    /// Weights are about to be loaded, or taken from the last job's.
+    /// Weights are about to be leased: taken from their store, or loaded.
     fn loading(&mut self) {}
     /// The share of a load that is done, from 0 to 1, before each tensor; not called for
     /// weights that are there. [`Cancelled`] ends the job, and nothing of the load stays.
@@ -79,7 +79,7 @@ pub trait Observer {
     fn between_steps(&mut self) -> Next {
         Next::GoOn
     }
-    /// A chunk of a clip is done, and another one follows.
+    /// A chunk of a decoded clip is done, the first one excepted, and another one follows.
     fn between_chunks(&mut self) -> Next {
         Next::GoOn
     }

@@ -9,18 +9,17 @@ use tilewright_torch::{Error::Torch, Pace, cancel::Scope, pieces::Rates};
 use crate::{
     Decided, Error, Failed, Finished, Job, Observer, Unfinished,
     pause::divides_operations,
-    task::{AttemptContext, AttemptError, Task, of_sound_files},
+    task::{AttemptContext, AttemptError, Task, unless_files_changed},
     work::{Attempts, Runnable},
 };
 
-/// The most plans of the planner that are tried. A policy gives advice, so the attempts after them
-/// are the host's own.
-const ASKED: usize = 3;
+/// Answers of the planner that are tried before fallback plans take over.
+const PLANNER_ATTEMPTS: usize = 3;
 
-/// The most plans that are tried if the host has none of its own.
-const MOST_ASKED: usize = 4;
+/// Answers that are tried if there is no new fallback plan after them.
+const PLANNER_ATTEMPTS_ALONE: usize = 4;
 
-/// The most plans that are tried: the host's next ones mend what its first one shows.
+/// Attempts in all. Each fallback plan answers the failure of the one before.
 const MOST_ATTEMPTS: usize = 6;
 
 /// True if the library that computes failed, rather than a file, a sink or the user.
@@ -44,14 +43,12 @@ struct Run<'r, 'a, W: Runnable, I> {
     decision: Decision<W>,
     attempts: Vec<Attempt<W>>,
     failed: Vec<FailedAttempt<W>>,
-    /// A part of the result is another plan's.
-    is_shared: bool,
+    /// A part of the result was made by another plan.
+    has_other_plans: bool,
 }
 
-/// Decides and carries out; asks again after each failure. The fourth to sixth attempts are the
-/// host's own plans.
-///
-/// The planner learns from an outcome that is the plan's alone, and not a GPU's first one.
+/// The loop of all jobs: a decision, an attempt, and another decision after each failure. The
+/// planner learns from the outcome unless another plan made a part of it, or it was a GPU's first.
 pub(crate) fn run<W: Runnable, I, T: Task<W>>(
     job: &Job<'_, W, I>,
     task: &mut T,
@@ -64,12 +61,12 @@ pub(crate) fn run<W: Runnable, I, T: Task<W>>(
     let under_way = task.under_way(None);
     let mut decision = planner.decide(&job.question().going_on(under_way.as_ref()), job.costs.clone());
     task.bind(&mut decision);
-    let is_shared = task.resumed() > 0;
-    let mut run = Run { job, planner, decision, attempts: Vec::new(), failed: Vec::new(), is_shared };
+    let has_other_plans = task.resumed() > 0;
+    let mut run = Run { job, planner, decision, attempts: Vec::new(), failed: Vec::new(), has_other_plans };
     let mut load = Duration::ZERO;
-    let (mut has_broken, mut is_known) = (false, false);
+    let (mut was_replaced, mut is_announced) = (false, false);
     loop {
-        if !std::mem::take(&mut is_known) {
+        if !std::mem::take(&mut is_announced) {
             run.announce(task, observer);
         }
         let mut learn = |outcome: &W::Outcome| {
@@ -78,17 +75,17 @@ pub(crate) fn run<W: Runnable, I, T: Task<W>>(
         let pace = Pace::new(job.machine.device);
         let mut context = AttemptContext { observer: &mut *observer, pace, load: &mut load, learn: &mut learn };
         let ended = task.attempt(&run.decision.plan, &mut context);
-        let failure = match of_sound_files(ended, || task.check_files()) {
+        let failure = match unless_files_changed(ended, || task.check_files()) {
             Ok((output, outcome)) => {
                 let cold = job.note_run(&run.decision.plan);
                 let attempts = Attempts { count: run.attempts.len() as u32 + 1, load, cold };
-                return Ok(run.finish(task, output, W::after(outcome, attempts), cold));
+                return Ok(run.finish(task, output, W::with_attempts(outcome, attempts), cold));
             }
             Err(AttemptError::Failed(failure)) => failure,
             // The plan alone may be at fault, and another one need not fail: a policy's is not the
             // last word.
-            Err(AttemptError::Broken(error)) if is_torch(&error) && run.decision.answer.is_some() && !has_broken => {
-                has_broken = true;
+            Err(AttemptError::Broken(error)) if is_torch(&error) && run.decision.answer.is_some() && !was_replaced => {
+                was_replaced = true;
                 tracing::warn!(%error, plan = %run.decision.plan, "the plan can't be carried out");
                 match run.replace(task, &error) {
                     true => continue,
@@ -98,9 +95,9 @@ pub(crate) fn run<W: Runnable, I, T: Task<W>>(
             Err(AttemptError::Broken(error)) => return Err(run.end(task, error)),
             Err(AttemptError::Cancelled) => return Err(run.end(task, Error::Interrupted)),
             Err(AttemptError::AskAgain) => {
-                // The host's own plan is the last resort: no policy changes it.
-                is_known = run.attempts.len() >= ASKED;
-                if !is_known {
+                // After these the plan stays: another answer could bring back one that failed.
+                is_announced = run.attempts.len() >= PLANNER_ATTEMPTS;
+                if !is_announced {
                     run.renew(task);
                 }
                 continue;
@@ -118,7 +115,7 @@ pub(crate) fn run<W: Runnable, I, T: Task<W>>(
             return Err(run.end(task, error));
         };
         run.decision = next;
-        run.is_shared |= W::is_continued(&job.request);
+        run.has_other_plans |= W::is_continued(&job.request);
     }
 }
 
@@ -139,7 +136,7 @@ impl<W: Runnable, I> Run<'_, '_, W, I> {
         outcome: W::Outcome,
         cold: bool,
     ) -> Finished<T::Output, W> {
-        if !cold && !self.is_shared {
+        if !cold && !self.has_other_plans {
             self.planner.learn(&self.job.question(), &self.decision.plan, &outcome);
         }
         let record = self.job.record(self.planner, &self.decision, self.failed, Some(outcome));
@@ -148,10 +145,10 @@ impl<W: Runnable, I> Run<'_, '_, W, I> {
         Finished { output, record, candidates, log }
     }
 
-    /// The end without a result. A record without an outcome says that the plan failed, so that an
-    /// error which is not the plan's has none.
+    /// The end without a result. A record without an outcome counts as a failure of the plan, so an
+    /// error that the plan did not cause leaves no record.
     fn end<T: Task<W>>(self, task: &T, error: Error) -> Unfinished<W> {
-        let record = error.is_of_the_plan().then(|| {
+        let record = error.leaves_record().then(|| {
             let record = self.job.record(self.planner, &self.decision, self.failed, None);
             Box::new(Record { resumed_frames: task.resumed(), ..record })
         });
@@ -164,11 +161,11 @@ impl<W: Runnable, I> Run<'_, '_, W, I> {
         let under_way = task.under_way(Some(&self.decision.plan));
         let question = self.job.question().going_on(under_way.as_ref());
         self.decision = self.planner.decide(&question, self.job.costs.clone());
-        self.is_shared |= W::is_continued(&self.job.request);
+        self.has_other_plans |= W::is_continued(&self.job.request);
     }
 
-    /// Puts the host's own plan in the place of a policy's that libtorch refused; false if it is
-    /// the same.
+    /// Puts the fallback plan in the place of a policy's that libtorch refused; false if it is the
+    /// same.
     fn replace<T: Task<W>>(&mut self, task: &T, error: &Error) -> bool {
         let under_way = task.under_way(Some(&self.decision.plan));
         let question = self.job.question().going_on(under_way.as_ref()).after(&self.attempts);
@@ -178,12 +175,12 @@ impl<W: Runnable, I> Run<'_, '_, W, I> {
             fallback.detail = format!("the policy's plan can't be carried out: {}", one_line(error));
         }
         self.decision = own;
-        self.is_shared |= W::is_continued(&self.job.request);
+        self.has_other_plans |= W::is_continued(&self.job.request);
         true
     }
 
     /// The decision to try after the last failure; `None` if it is time to give up. No plan that
-    /// failed is tried again: the host's own stands in for a planner that repeats one.
+    /// failed is tried again: the fallback plan stands in for a planner that repeats one.
     fn decide_again<T: Task<W>>(&mut self, task: &T, last: Failure) -> Option<Decision<W>> {
         let (job, attempts) = (self.job, self.attempts.len());
         if is_hopeless::<W>(&self.decision.plan, last) || attempts >= MOST_ATTEMPTS {
@@ -192,13 +189,14 @@ impl<W: Runnable, I> Run<'_, '_, W, I> {
         let under_way = task.under_way(Some(&self.decision.plan));
         let question = job.question().going_on(under_way.as_ref()).after(&self.attempts);
         let is_new = |next: &Decision<W>| self.attempts.iter().all(|attempt| !task.is_alike(&attempt.plan, &next.plan));
-        if attempts < ASKED
-            && let Some(next) = Some(self.planner.decide(&question, job.costs.clone())).filter(is_new)
-        {
-            return Some(next);
+        if attempts < PLANNER_ATTEMPTS {
+            let next = self.planner.decide(&question, job.costs.clone());
+            if is_new(&next) {
+                return Some(next);
+            }
         }
         let own = self.planner.fallback(&question, &*job.costs).filter(is_new);
-        if own.is_some() || !(ASKED..MOST_ASKED).contains(&attempts) {
+        if own.is_some() || !(PLANNER_ATTEMPTS..PLANNER_ATTEMPTS_ALONE).contains(&attempts) {
             return own;
         }
         Some(self.planner.decide(&question, job.costs.clone())).filter(is_new)

@@ -39,7 +39,7 @@ pub(crate) trait Task<W: Work> {
         None
     }
 
-    /// Steps of a sample that an earlier process has done.
+    /// Frames of a clip or steps of a sample that an earlier process has done.
     fn resumed(&self) -> u32 {
         0
     }
@@ -56,7 +56,7 @@ pub(crate) trait Task<W: Work> {
 /// The surroundings of an attempt.
 pub(crate) struct AttemptContext<'a, W: Work = Vae> {
     pub observer: &'a mut dyn Observer,
-    /// Keeps progress beside the device.
+    /// The brake that lets the program run only a little ahead of the GPU's queue.
     pub pace: Pace,
     /// Grows by the time that loading weights takes.
     pub load: &'a mut Duration,
@@ -116,7 +116,7 @@ impl<E: Into<Error>> From<E> for AttemptError {
 
 /// The end of an attempt, of which nothing counts if a file that it read has changed meanwhile:
 /// neither its result nor its failure.
-pub(crate) fn of_sound_files<T>(ended: Attempted<T>, check: impl FnOnce() -> Result<()>) -> Attempted<T> {
+pub(crate) fn unless_files_changed<T>(ended: Attempted<T>, check: impl FnOnce() -> Result<()>) -> Attempted<T> {
     match &ended {
         Err(AttemptError::Cancelled) => {}
         Err(AttemptError::Broken(error)) if error.is_lost_device() => {}
@@ -188,8 +188,8 @@ pub(crate) fn likely(spent: Duration, share: f64, [peak_bytes, weights_bytes]: [
     Outcome { elapsed, peak_bytes, weights_bytes, attempts: 1, ..Outcome::default() }
 }
 
-/// Checks a peak in the middle of a clip. A limit is a cap, but for rounding; past what a GPU's
-/// runtime reports as all of an APU's memory there is none.
+/// A check of the peak within a clip. The allocator's own cap leaves room for rounding, and is off
+/// past the memory that an APU's runtime reports.
 pub(crate) fn check_peak(device: Device, peak: u64, memory_limit: u64) -> Attempted<()> {
     if device != Device::Cpu && peak > memory_limit {
         return Err(AttemptError::Failed(Failure::OverLimit { bytes: peak }));

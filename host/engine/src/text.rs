@@ -43,7 +43,7 @@ pub type TextJob<'a> = Job<'a, Text, Texts<'a>>;
 impl Runnable for Text {
     type Prices = TextPrices;
 
-    fn after(outcome: TextOutcome, Attempts { count, load, .. }: Attempts) -> TextOutcome {
+    fn with_attempts(outcome: TextOutcome, Attempts { count, load, .. }: Attempts) -> TextOutcome {
         TextOutcome { attempts: count, load, ..outcome }
     }
 }

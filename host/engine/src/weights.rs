@@ -29,7 +29,7 @@ pub enum Part {
     Transformer {
         /// The prefix of its tensors' names.
         prefix: String,
-        /// Words that are others if its LoRAs are; empty without.
+        /// The identities of its LoRAs, one a line; empty without any.
         loras: String,
     },
 }
@@ -46,7 +46,7 @@ pub struct WeightKey {
     pub device: Device,
     /// Their types and memory order.
     pub format: ComputeFormat,
-    /// Their place while they wait for their turn.
+    /// The memory that they are kept in, and their form there.
     pub residency: Residency,
 }
 
@@ -89,7 +89,8 @@ pub enum Budget {
 }
 
 impl Budget {
-    /// True if idle weights can stay.
+    /// True if idle weights can stay beside a reservation. [`Budget::Last`] reserves nothing: a
+    /// lease and its end apply it.
     fn holds(self, usage: &Usage) -> bool {
         let weights = usage.idle_bytes.saturating_add(usage.leased_bytes);
         match self {
@@ -185,7 +186,7 @@ impl WeightStore {
     }
 
     /// Gives a device a budget of its own. Idle weights beyond it go when weights are next given
-    /// back or loaded there.
+    /// back or loaded there, or memory is reserved.
     pub fn set_budget(&self, device: Device, budget: Budget) {
         let mut state = self.state();
         state.budgets.retain(|(of, _)| *of != device);
@@ -234,7 +235,7 @@ impl WeightStore {
         let mut lease = lease(None, bytes);
         if !evicted.is_empty() {
             drop(evicted);
-            // Freed weights lie in the pool in their own sizes: others have no use for them there.
+            // The pool keeps freed blocks by size, and other weights rarely fit them.
             memory::trim(key.device)?;
         }
         let start = Instant::now();
@@ -320,7 +321,7 @@ impl WeightStore {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Every change under the lock is complete when a panic can happen.
+        // No panic leaves a change half done, so that a poisoned lock is still sound.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -20,8 +20,8 @@ pub trait Runnable:
         None
     }
 
-    /// An outcome with what the attempts before it add.
-    fn after(outcome: Self::Outcome, attempts: Attempts) -> Self::Outcome;
+    /// An outcome with the totals of all attempts.
+    fn with_attempts(outcome: Self::Outcome, attempts: Attempts) -> Self::Outcome;
 }
 
 /// All attempts of a job, the last one included.

@@ -1,7 +1,8 @@
 //! Denoisers of every kind that can be run: a file's contents, and the network with its weights.
 //!
-//! A denoiser is a folder of this crate and a line of the list below. The folder gives its
-//! `Config`, an [`Architecture`]; its `Network` and `Context`; and the `SIGNS` of its files.
+//! A denoiser is a folder of this crate, a line of the list below, and for each layout a row in
+//! parts.rs, whose name is that of the [`Sign`]'s part. The folder gives its `Config`, an
+//! [`Architecture`]; its `Network` and `Context`; and the `SIGNS` of its files.
 
 #[cfg(feature = "torch")]
 mod loaded;
@@ -25,7 +26,7 @@ use crate::{
 
 /// A sign of a denoiser in a file.
 pub(crate) struct Sign {
-    /// The name among the parts of a file.
+    /// The name of its row in parts.rs, letter for letter.
     pub part: &'static str,
     /// The layout of its names.
     pub layout: Layout,

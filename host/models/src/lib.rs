@@ -1,6 +1,6 @@
 //! Networks, and the files that they are read from. A [`Checkpoint`] is any file of weights; an
-//! [`Identity`] describes its contents; [`kl::Decoder`] and [`wan_vae::Decoder`] are the networks
-//! that decode a [`Latent`].
+//! [`Identity`] describes its contents. Denoisers are Flux.1's ([`flux`]) and WAN's ([`wan`]);
+//! [`clip`] and [`t5`] read prompts; [`kl`] and [`wan_vae`] decode and encode.
 //!
 //! Everything read from a file is hostile until checked: names, shapes and sizes are compared with
 //! the network's before libtorch sees a byte.
@@ -61,7 +61,7 @@ pub use tilewright_checkpoint::{
     Checkpoint, FileId, PICKLE_ENDINGS, Stored, files_of, find_part, models_among, models_in, whole_of,
 };
 pub use tilewright_nn::{ComputeFormat, PlanFormat};
-pub use transformer::{BeforeBlock, Blocks};
+pub use transformer::{BeforeBlock, BlockChoice};
 #[cfg(feature = "torch")]
 pub use vae::Loaded;
 pub use vae::{DecoderConfig, HalfConfig, Metered, Pass};

@@ -174,8 +174,8 @@ impl<C: AnyConfig> NetworkFile<C> {
         self.stored().is_quantized()
     }
 
-    /// Bytes of memory that the network's weights are held in beside their file: vectors in f32,
-    /// LoRAs, and matrices if they are expanded.
+    /// Bytes that the network's weights take beside their mapped file: vectors in f32, LoRAs, and
+    /// matrices, as stored or expanded, unless they are mapped or streamed block by block.
     ///
     /// # Errors
     /// Never: nothing is loaded.

@@ -1,5 +1,5 @@
-//! A denoiser of a test's own: this module, its line in the list and its row among the parts of
-//! files are all that a network takes. Each pixel is a token, and each block adds a linear layer's
+//! A denoiser of a test's own: this module, its line in the list and a row of parts.rs for each
+//! layout are all that a network takes. Each pixel is a token, and each block adds a linear layer's
 //! output, multiplied by a gate of the text.
 
 use serde::Serialize;
@@ -9,7 +9,7 @@ use tilewright_plan::Dtype;
 use tilewright_sampling::{Shift, Times};
 
 use crate::{
-    BeforeBlock, Blocks, Checkpoint, EncoderKind, Family, Inputs, Lora, Result,
+    BeforeBlock, BlockChoice, Checkpoint, EncoderKind, Family, Inputs, Lora, Result,
     denoiser::{Architecture, DenoiserFile, Sign},
     network_file::{AnyConfig, NetworkConfig},
     published::{ComfyUi, Facts, Published, Start, Usual, Widths},
@@ -146,11 +146,13 @@ impl<O: TokenOps> Network<O> {
         let tokens = ops.contiguous(&ops.permute(&tokens, &[0, 2, 1])?)?;
         let tokens = self.first.forward(ops, &tokens, Dtype::F32)?;
         let gate = ops.contiguous(&ops.narrow(&context.text, 1, 0, 1)?)?;
-        for (index, block) in self.blocks.iter().enumerate() {
-            if before_block(index, &tokens)? == Blocks::SkipRest {
+        for index in 0..=self.blocks.len() {
+            if before_block(index, &tokens)? == BlockChoice::SkipRest {
                 break;
             }
-            ops.add_gated(&tokens, Some(&gate), block.forward(ops, &tokens, Dtype::F32)?)?;
+            if let Some(block) = self.blocks.get(index) {
+                ops.add_gated(&tokens, Some(&gate), block.forward(ops, &tokens, Dtype::F32)?)?;
+            }
         }
         let velocity = ops.permute(&self.last.forward(ops, &tokens, Dtype::F32)?, &[0, 2, 1])?;
         Ok(ops.reshape(&ops.contiguous(&velocity)?, &[batch, channels, height, width])?)
@@ -203,7 +205,7 @@ fn a_network_is_a_folder_and_a_line() {
     let run = |found: &DenoiserFile| {
         let loaded = found.load(ComputeFormat::single(), Device::Cpu, Residency::Mapped, &mut |_| Ok(())).unwrap();
         let context = loaded.prepare(&inputs, [1, 3, 5]).unwrap();
-        loaded.velocity(&latents, &[0.5], &context, &mut |_, _| Ok(Blocks::GoOn)).unwrap()
+        loaded.velocity(&latents, &[0.5], &context, &mut |_, _| Ok(BlockChoice::Run)).unwrap()
     };
     let by_hand = |changed: bool| {
         let checkpoint = Checkpoint::open(&path).unwrap();
@@ -239,6 +241,6 @@ fn a_network_is_a_folder_and_a_line() {
     let (latents, text) = (occupied(&[2, 4, 3, 5]), occupied(&[2, 2, 3]));
     let inputs = Inputs { text: &text, pooled: None, image: None, guidance: None };
     let context = network.prepare(&meter, &inputs, [1, 3, 5]).unwrap();
-    network.forward(&meter, &latents, &[0.5], &context, &mut |_, _| Ok(Blocks::GoOn)).unwrap();
+    network.forward(&meter, &latents, &[0.5], &context, &mut |_, _| Ok(BlockChoice::Run)).unwrap();
     assert!(meter.peak_bytes() >= 4 * (2 * 4 * 15 + 2 * 8 * 15), "{}", meter.peak_bytes());
 }

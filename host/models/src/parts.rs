@@ -1,5 +1,6 @@
-//! Networks that are known and not run, such as those beside autoencoders: distinguished by the
-//! names of their tensors, in the layouts in which each is published.
+//! Kinds of networks other than the VAEs that can be run, told apart by the names of their tensors
+//! in each published layout. Some can be run (see denoiser.rs and text_encoder.rs), the others only
+//! named in messages.
 
 use std::{
     collections::{HashMap, HashSet},

@@ -1,11 +1,11 @@
-//! The published facts of a denoiser, which stand in its folder: the sizes, settings and files that
-//! it was trained and released with.
+//! The published facts of a denoiser, which stand in its folder: the sizes and settings that it was
+//! trained and released with.
 
 use tilewright_sampling::{Shift, Times};
 
 use crate::Family;
 
-/// The facts of a denoiser that its weights show.
+/// The facts that running a denoiser takes: those that its weights show, and those of its release.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
     /// The family whose latents it makes.
@@ -24,7 +24,7 @@ pub struct Facts {
     pub guidance: Option<f64>,
     /// The place of a picture to begin with, if there is one.
     pub start: Option<Start>,
-    /// The settings and files that it was released with.
+    /// The settings that it was released with.
     pub published: &'static Published,
 }
 
@@ -50,11 +50,10 @@ pub enum Start {
     FirstFrame,
 }
 
-/// The settings and files that denoisers of a kind were released with.
+/// The settings that denoisers of a kind were released with.
 #[derive(Debug)]
 pub struct Published {
-    /// Latent pixels along a side are pixels over the first, and frames after the first one over
-    /// the second.
+    /// Pixels to a latent pixel along a side, and frames to a latent frame after the first.
     pub scales: [u32; 2],
     /// The usual settings.
     pub usual: Usual,
@@ -62,10 +61,9 @@ pub struct Published {
     pub usual_of_experts: Option<Usual>,
     /// The sigma at which two experts change.
     pub boundary: f64,
-    /// The times that diffusers' pipeline lays its sigmas at.
+    /// The part of diffusers that sets the times: they differ in the last one.
     pub times: Times,
-    /// The tokens that a text encoder without positions reads at least, as ComfyUI and as
-    /// diffusers.
+    /// The least tokens that a prompt is padded to for T5 and UMT5: by ComfyUI, by diffusers.
     pub text_tokens: [u32; 2],
     /// The names of ComfyUI's nodes for it.
     pub comfyui: ComfyUi,
@@ -80,7 +78,7 @@ pub struct Usual {
     pub frames: u32,
     /// Steps.
     pub steps: u32,
-    /// The factor of guidance by a negative conditioning: 1 where the network needs none.
+    /// The scale of classifier-free guidance; 1 runs no negative prompt.
     pub cfg: f64,
     /// The sampler as ComfyUI.
     pub sampler: &'static str,
@@ -93,8 +91,8 @@ pub struct Usual {
 pub struct ComfyUi {
     /// The type that loaders of its text encoders are given.
     pub clip_type: &'static str,
-    /// The node that shifts its sigmas by a factor, for times of its network: from 0 to 1, or to
-    /// 1000.
+    /// The node that shifts its sigmas by a factor. Of the two that do so, ModelSamplingAuraFlow is
+    /// for networks whose times go from 0 to 1, ModelSamplingSD3 for those from 0 to 1000.
     pub shift: &'static str,
     /// The node that makes its empty latents.
     pub empty_latent: &'static str,

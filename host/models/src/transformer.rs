@@ -11,17 +11,19 @@ mod weights;
 pub use names::Layout;
 pub use weights::{Residency, TransformerFile};
 
-/// The way of a network's run before a block.
+/// The choice of a [`BeforeBlock`]: run the block, or go on after the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Blocks {
-    /// Through the block.
-    GoOn,
-    /// To the end: the tokens are what this block and the rest would have made of them.
+pub enum BlockChoice {
+    /// The block is run.
+    Run,
+    /// The blocks that are left are not run: the function has written their result over the
+    /// tokens, in place.
     SkipRest,
 }
 
-/// A function of a block's number and the image's tokens before it.
-pub type BeforeBlock<'a, T> = &'a mut dyn FnMut(usize, &T) -> crate::Result<Blocks>;
+/// A function that is called with each block's number and the image's tokens before it, and after
+/// the last block with the number of blocks.
+pub type BeforeBlock<'a, T> = &'a mut dyn FnMut(usize, &T) -> crate::Result<BlockChoice>;
 
 pub(crate) use embedding::rotation;
 pub(crate) use feed_forward::{feed_forward, parts};

@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
-use tilewright_models::{Blocks, Checkpoint, ComputeFormat, DenoiserFile, Inputs, transformer::Residency};
+use tilewright_models::{BlockChoice, Checkpoint, ComputeFormat, DenoiserFile, Inputs, transformer::Residency};
 
 /// Tensors by their names: the type as safetensors spells it, the shape, and the bytes.
 type Tensors = BTreeMap<String, (&'static str, Vec<usize>, Vec<u8>)>;
@@ -70,7 +70,7 @@ fn velocity(tensors: &Tensors, residency: Residency) -> Tensor {
     let latents = if is_video { values(&[1, 16, 2, 4, 6]) } else { values(&[1, 16, 4, 6]) };
     let inputs = Inputs { text: &text, pooled: pooled.as_ref(), image: None, guidance: (!is_video).then_some(3.5) };
     let context = network.prepare(&inputs, [if is_video { 2 } else { 1 }, 4, 6]).unwrap();
-    network.velocity(&latents, &[0.7], &context, &mut |_, _| Ok(Blocks::GoOn)).unwrap()
+    network.velocity(&latents, &[0.7], &context, &mut |_, _| Ok(BlockChoice::Run)).unwrap()
 }
 
 fn assert_same(found: &Tensors, expected: &Tensors) {

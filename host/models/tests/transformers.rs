@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{
-    Blocks, Checkpoint, ComputeFormat, DenoiserFile, Error, Inputs, LoadedDenoiser, Lora, LoraFit,
+    BlockChoice, Checkpoint, ComputeFormat, DenoiserFile, Error, Inputs, LoadedDenoiser, Lora, LoraFit,
     transformer::Residency,
 };
 
@@ -120,7 +120,7 @@ impl Case {
         let velocity = network.velocity(&input, &sigmas, &context, &mut |block, tokens| {
             assert_eq!((block, tokens.dim()), (blocks, 3));
             blocks += 1;
-            Ok(Blocks::GoOn)
+            Ok(BlockChoice::Run)
         });
         assert!(blocks > 0);
         velocity.unwrap()

@@ -7,7 +7,7 @@ use tilewright_plan::Dtype;
 
 use crate::{Error, Ops, Result, TokenScope};
 
-/// A linear function of the gelu's dtype.
+/// A form of the Gaussian error linear unit (GELU); Φ is the normal distribution's function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gelu {
     /// x · Φ(x)
@@ -18,15 +18,15 @@ pub enum Gelu {
     Quick,
 }
 
-/// A norm over the width of tokens: (x − mean) / √(variance + epsilon), and then any of these.
+/// A norm over the width of tokens: (x − mean) / √(variance + epsilon), and then the affine map
+/// and the modulation that it has.
 #[derive(Debug)]
 pub struct LayerNorm<'a, O: TokenOps + ?Sized> {
     /// Added to the variance.
     pub epsilon: f64,
     /// Factor and summand of each value.
     pub affine: Option<(&'a O::Weight, &'a O::Weight)>,
-    /// Shift and scale of each value: · (1 + scale) + shift. [N, spans, width], of which each is
-    /// for as many tokens in a row.
+    /// [shift, scale], each [N, spans, width]: normed · (1 + scale) + shift.
     pub modulation: Option<[&'a O::Tensor; 2]>,
 }
 
@@ -51,8 +51,9 @@ pub struct Biased<'a, T> {
     pub bias: &'a T,
 }
 
-/// Operations on tokens. Where a result is written "onto" a tensor, that is a view of some of its
-/// values, which has the type of the result.
+/// Operations on tokens. Spans are equal runs of consecutive tokens, such as a clip's frames;
+/// [N, spans, width] has one vector for each. Operations named `…_onto` write their result into
+/// `output`, which may be a view of a wider tensor and decides the result's type.
 pub trait TokenOps: Ops {
     /// The weight of a linear layer, which may be kept as its file stores it.
     type Matrix: fmt::Debug + Send;
@@ -133,8 +134,7 @@ pub trait TokenOps: Ops {
     /// Multiplies values in place by those of a tensor of the same extents.
     fn multiply_by(&self, tokens: &Self::Tensor, factors: &Self::Tensor) -> Result<()>;
 
-    /// Adds other tokens in place, multiplied by the gate [N, spans, width] if there is one: each
-    /// span is for as many tokens in a row.
+    /// Adds other tokens in place, multiplied by the gate [N, spans, width] if there is one.
     fn add_gated(&self, tokens: &Self::Tensor, gate: Option<&Self::Tensor>, other: Self::Tensor) -> Result<()>;
 }
 

@@ -105,12 +105,11 @@ impl Work for Decoder<'_> {
             None => job.run(planner, progress, &mut delivery, &done),
         };
         progress.finish();
-        let mut finished = finished.map_err(|unfinished| {
+        let finished = finished.map_err(|unfinished| {
             let failure = fail(&arguments.report.record, batch.shown, trials, planner, unfinished);
             describe_left_over(&mut delivery, failure)
         })?;
         // A resumed decode takes less time than its whole clip, so the history leaves it out.
-        finished.record.resumed_frames = delivery.resumed_frames();
         if finished.record.resumed_frames == 0 {
             trials.keep(&finished.record);
         }

@@ -24,6 +24,8 @@ pub(super) struct ClipDecoding<'a> {
     sink: &'a mut dyn Sink,
     /// Frames that each sample has delivered.
     delivered: Vec<u32>,
+    /// Frames of all samples that an earlier process has delivered.
+    resumed: u32,
     /// The sample at work, as far as it came.
     live: Option<SampleState>,
     decoders: Vec<Lease<Decoder>>,
@@ -79,16 +81,26 @@ struct Round {
     frames: Vec<Tensor>,
     /// [T, C, H, W], the tiles so far, if there are several.
     gathered: Option<Tensor>,
-    /// Frames that left, if the area is not divided.
-    left: u32,
 }
 
 impl<'a> ClipDecoding<'a> {
     pub fn new(job: &'a ClipJob<'a>, sink: &'a mut dyn Sink, done: &[u32]) -> Self {
         let samples = job.request.batch as usize;
-        let delivered = (0..samples).map(|sample| done.get(sample).copied().unwrap_or(0)).collect();
+        let delivered: Vec<u32> = (0..samples).map(|sample| done.get(sample).copied().unwrap_or(0)).collect();
+        let resumed = delivered.iter().sum();
         let (elapsed, aside) = (Duration::ZERO, Duration::ZERO);
-        Self { job, sink, delivered, live: None, decoders: Vec::new(), elapsed, aside, base: 0, not_finite: false }
+        Self {
+            job,
+            sink,
+            delivered,
+            resumed,
+            live: None,
+            decoders: Vec::new(),
+            elapsed,
+            aside,
+            base: 0,
+            not_finite: false,
+        }
     }
 
     fn latent_frames(&self) -> i64 {
@@ -112,8 +124,9 @@ impl<'a> ClipDecoding<'a> {
         self.job.counted_weights(self.decoders.iter().map(Lease::bytes).sum())
     }
 
-    /// Makes the sample's state fit the plan: kept if only chunks, bands or precision differ,
-    /// and else worked out again from the last frame that was delivered.
+    /// Makes the sample's state fit the plan. Other chunk or band sizes keep it. Another precision
+    /// keeps it only if a tile's values were not finite: that tile alone starts again. Anything else
+    /// starts again from the last delivered frame.
     fn prepare(&mut self, sample: usize, plan: &Plan, format: ComputeFormat) -> Result<()> {
         if let Some(live) = &mut self.live
             && live.sample == sample
@@ -131,7 +144,6 @@ impl<'a> ClipDecoding<'a> {
                 (tile.clip, tile.format) = (Clip::from_frame(&self.job.input.vae.config, done), Some(format));
                 if let Some(round) = &mut live.round {
                     round.frames.clear();
-                    round.left = 0;
                 }
                 let precision = live.plan.precision;
                 live.plan = Plan { precision, ..plan.clone() };
@@ -209,7 +221,7 @@ impl<'a> ClipDecoding<'a> {
         if live.round.is_none() {
             let pushed = live.tiles.iter().map(|tile| i64::from(tile.clip.frames_pushed())).min().unwrap_or(0);
             let until = (pushed + i64::from(rounds.latent_frames)).min(latent_frames);
-            live.round = Some(Round { until, tile: 0, frames: Vec::new(), gathered: None, left: 0 });
+            live.round = Some(Round { until, tile: 0, frames: Vec::new(), gathered: None });
         }
         loop {
             let (Some(round), count) = (&mut live.round, live.tiles.len()) else { return Ok(()) };
@@ -300,7 +312,6 @@ impl<'a> ClipDecoding<'a> {
         let latent_frames = latents.map_or(1.0, |latents| latents.size()[2] as f64);
         let part = latent_frames * temporal / all;
         let mut refused: Option<AttemptError> = None;
-        let mut last = 0_u32;
         let mut step = |share: f64| {
             let tiles = (index as f64 + share) / count as f64;
             // Frames of this push that have left are in `before` next time.
@@ -312,11 +323,7 @@ impl<'a> ClipDecoding<'a> {
                     round.frames.push(frames);
                     Ok(())
                 }
-                Ok(0) => {
-                    last = frames.size()[0] as u32;
-                    round.left += last;
-                    self.deliver(sample, &frames)
-                }
+                Ok(0) => self.deliver(sample, &frames),
                 Ok(values) => Err(AttemptError::Failed(Failure::NonFinite { values })),
                 Err(error) => Err(error.into()),
             };
@@ -389,6 +396,10 @@ impl Task<Vae> for ClipDecoding<'_> {
         self.job.advice(plan, failure)
     }
 
+    fn resumed(&self) -> u32 {
+        self.resumed
+    }
+
     fn under_way(&self, _: Option<&Plan>) -> Option<UnderWay> {
         // The first rounds show what a plan takes: what fails there may begin anew in any way.
         let live = self.live.as_ref().filter(|live| live.rounds > 1)?;
@@ -435,13 +446,15 @@ impl SampleState {
 
     /// True if a plan divides the area and orders the work so that the state can be kept.
     fn divides_as(&self, plan: &Plan) -> bool {
-        let whole = |space: &Space| !matches!(space, Space::Blended(_));
-        let same = self.plan.space == plan.space || whole(&self.plan.space) && whole(&plan.space);
-        let order = |plan: &Plan| plan.time == tilewright_plan::Time::Whole;
-        same && (whole(&plan.space) || order(&self.plan) == order(plan)) && self.plan.layout == plan.layout
+        let is_undivided = |space: &Space| !matches!(space, Space::Blended(_));
+        let is_whole_in_time = |plan: &Plan| plan.time == tilewright_plan::Time::Whole;
+        let [own, other] = [&self.plan, plan];
+        (own.space == other.space || is_undivided(&own.space) && is_undivided(&other.space))
+            && (is_undivided(&other.space) || is_whole_in_time(own) == is_whole_in_time(other))
+            && own.layout == other.layout
     }
 
-    /// The tile that the round stopped at.
+    /// The tile that failed, if a wider type may mend it; `None` if it was in f32 or TF32.
     fn failed_tile(&self) -> Option<usize> {
         let narrow = !matches!(self.plan.precision.dtype(), Dtype::F32 | Dtype::Tf32);
         self.round.as_ref().map(|round| round.tile).filter(|tile| narrow && *tile < self.tiles.len())

@@ -9,7 +9,7 @@ use std::{
 use tch::Device;
 use tilewright_kernels::{Kernels, Measured};
 use tilewright_models::{
-    AnyConfig, Blocks, ComputeFormat, DenoiserConfig, DenoiserFile, Inputs, transformer::Residency,
+    AnyConfig, BlockChoice, ComputeFormat, DenoiserConfig, DenoiserFile, Inputs, transformer::Residency,
 };
 use tilewright_nn::{Costs, Meter, Ops, TokenOps, TokenScope, fuses_attention};
 use tilewright_plan::{
@@ -322,7 +322,7 @@ impl DenoisePrices {
                     } else if block == blocks {
                         passing.clear();
                     }
-                    Ok(Blocks::GoOn)
+                    Ok(BlockChoice::Run)
                 };
                 let velocity = network.forward(&meter, &input, &sigmas, context, &mut before_block);
                 let velocity = velocity.map_err(Error::Model)?;

@@ -31,7 +31,7 @@ impl<'a> Gauge<'a> {
         Ok(Self { device, store, most, base, peak: 0, limit })
     }
 
-    /// Limits what comes to what is left, with `weights` bytes of the sample's in use.
+    /// A new limit for further allocations: the rest, with `weights` bytes already taken.
     ///
     /// # Errors
     /// The device is lost.

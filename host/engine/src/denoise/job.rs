@@ -60,7 +60,7 @@ pub struct Sampled {
 impl Runnable for Denoise {
     type Prices = DenoisePrices;
 
-    fn after(outcome: DenoiseOutcome, Attempts { count, load, .. }: Attempts) -> DenoiseOutcome {
+    fn with_attempts(outcome: DenoiseOutcome, Attempts { count, load, .. }: Attempts) -> DenoiseOutcome {
         DenoiseOutcome { attempts: count, load, ..outcome }
     }
 }

@@ -10,7 +10,7 @@ use super::{
     ConditioningTensors, Prompt, filled,
     shape::{PromptShape, SampleShape},
 };
-use crate::task::{AttemptError, Attempted};
+use crate::task::Attempted;
 
 /// The passes of a step, by the plan: the positive conditioning and the negative one together, if
 /// there are no others, or each by itself.
@@ -41,8 +41,11 @@ fn groups(batch: i64, most: Option<u32>, serves_all: bool) -> Vec<Group> {
     for start in starts {
         let samples = start..(start + most).min(batch.max(1));
         let length = |samples: &Range<i64>| samples.end - samples.start;
-        let like = groups.last().filter(|last| serves_all && length(&last.samples) == length(&samples));
-        let context = like.or(groups.last()).map_or(0, |last| last.context + usize::from(like.is_none()));
+        let context = match groups.last() {
+            None => 0,
+            Some(last) if serves_all && length(&last.samples) == length(&samples) => last.context,
+            Some(last) => last.context + 1,
+        };
         groups.push(Group { samples, context });
     }
     groups
@@ -162,7 +165,9 @@ impl Pass {
             joined(|given| given.pooled.as_ref())?,
             joined(|given| given.image.as_ref())?,
         );
-        let Some(text) = text else { return Err(AttemptError::Cancelled) };
+        let Some(text) = text else {
+            return Err(tilewright_torch::Error::Torch("a pass has no conditioning".into()).into());
+        };
         let inputs = Inputs { text: &text, pooled: pooled.as_ref(), image: image.as_ref(), guidance };
         Ok(network.prepare(&inputs, filled(size, patch))?)
     }

@@ -4,7 +4,7 @@ mod first_block;
 mod output;
 
 use tch::{Kind, Tensor};
-use tilewright_models::Blocks;
+use tilewright_models::BlockChoice;
 use tilewright_plan::StepReuse;
 use tilewright_sampling::ModelSampling;
 
@@ -88,7 +88,8 @@ impl Reuse {
         }
     }
 
-    /// The way of a run of the network before one of its blocks; `run` is its number within a call.
+    /// The blocks to compute next: this one, or none of the rest. In the second case their change is
+    /// added to `tokens` in place. `run` is the number of the run within a call.
     ///
     /// # Errors
     /// Memory is out.
@@ -97,9 +98,9 @@ impl Reuse {
         run: usize,
         [block, blocks]: [usize; 2],
         tokens: &Tensor,
-    ) -> tilewright_torch::Result<Blocks> {
+    ) -> tilewright_torch::Result<BlockChoice> {
         match self {
-            Self::Output(_) => Ok(Blocks::GoOn),
+            Self::Output(_) => Ok(BlockChoice::Run),
             Self::FirstBlock(reuse) => reuse.before_block(run, [block, blocks], tokens),
         }
     }

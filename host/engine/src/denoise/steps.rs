@@ -8,7 +8,7 @@ use std::{
 use tch::{Device, Kind, Tensor};
 use tilewright_mapped::meeting;
 use tilewright_models::{
-    Blocks, ComputeFormat, Context, DenoiserFile, Error as ModelError, LoadedDenoiser, transformer::Residency,
+    BlockChoice, ComputeFormat, Context, DenoiserFile, Error as ModelError, LoadedDenoiser, transformer::Residency,
 };
 use tilewright_plan::{DenoisePlan, Failure, WeightForm};
 use tilewright_sampling::{Course, Denoised, Denoiser, SamplerNoise, State, Tensors};
@@ -92,8 +92,9 @@ pub(super) struct Walk<'a> {
     gauge: Gauge<'a>,
     pub reuse: Option<Reuse>,
     pace: Pace,
-    /// Time of loading, and bytes of weights that were read again.
+    /// Time of loading.
     pub load: Duration,
+    /// Bytes of weights that were read again.
     pub moved: u64,
     /// Time of what was done with finished steps, such as keeping them: no part of the plan's.
     pub aside: Duration,
@@ -202,14 +203,17 @@ impl<'a> Walk<'a> {
         };
         let (key, bytes) = self.prices.weights(index, self.plan, self.format)?;
         let (format, gauge) = (self.format, &mut self.gauge);
-        let (mut network, took) = denoiser.weights.lease(&key, bytes, || {
+        let mut is_loaded_now = false;
+        let (mut network, _) = denoiser.weights.lease(&key, bytes, || {
+            is_loaded_now = true;
+            // The load itself is counted against the limit.
             gauge.set_limit(0)?;
             Ok(file.load(format, device, key.residency, &mut step)?)
         })?;
-        if took.is_zero() {
+        if !is_loaded_now {
             self.gauge.set_limit(bytes)?;
         }
-        // Blocks that wait in host memory are another sample's loss, and come back in no time.
+        // Streamed blocks take host memory that other samples need, and are quick to load again.
         if key.residency == Residency::Streamed {
             network = network.freed_after_use();
         }
@@ -238,8 +242,9 @@ impl<'a> Walk<'a> {
 struct InStep<'w, 'a> {
     walk: &'w mut Walk<'a>,
     observer: &'w mut dyn Observer,
-    /// The part of the way that was gone before the step, and that of each call.
+    /// The part of the way that was gone before the step.
     before: f64,
+    /// The part of the way of the step.
     span: f64,
     calls: u32,
     /// The last denoised latents, for a preview.
@@ -270,7 +275,9 @@ impl Denoiser<Latents> for InStep<'_, '_> {
             Some(reuse) => reuse.outputs(&latents, sigma.into())?,
             None => None,
         };
-        let Some(expert) = &walk.expert else { return Err(AttemptError::Cancelled) };
+        let Some(expert) = &walk.expert else {
+            return Err(tilewright_torch::Error::Torch("no expert is loaded".into()).into());
+        };
         let blocks = denoiser.config().blocks();
         let is_reused = reused.is_some();
         let mut outputs = reused.unwrap_or_default();
@@ -285,20 +292,20 @@ impl Denoiser<Latents> for InStep<'_, '_> {
             for group in &pass.groups {
                 let (observer, pace, moved) = (&mut *self.observer, &mut walk.pace, &mut walk.moved);
                 let (plan, reuse) = (walk.plan, &mut walk.reuse);
-                let mut before_block = |block: usize, tokens: &Tensor| -> tilewright_models::Result<Blocks> {
+                let mut before_block = |block: usize, tokens: &Tensor| -> tilewright_models::Result<BlockChoice> {
                     if let Some(reuse) = reuse
-                        && reuse.before_block(run, [block, blocks], tokens)? == Blocks::SkipRest
+                        && reuse.before_block(run, [block, blocks], tokens)? == BlockChoice::SkipRest
                     {
-                        return Ok(Blocks::SkipRest);
+                        return Ok(BlockChoice::SkipRest);
                     }
                     if block == blocks {
-                        return Ok(Blocks::GoOn);
+                        return Ok(BlockChoice::Run);
                     }
                     pace.keep()?;
                     *moved += expert.turn(plan, block, blocks)?;
                     let share = (run as f64 + block as f64 / blocks.max(1) as f64) / runs;
                     match observer.progress((first + self.span * share).min(1.0)) {
-                        ControlFlow::Continue(()) => Ok(Blocks::GoOn),
+                        ControlFlow::Continue(()) => Ok(BlockChoice::Run),
                         ControlFlow::Break(_) => Err(ModelError::Cancelled),
                     }
                 };

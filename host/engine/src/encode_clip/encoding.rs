@@ -50,8 +50,9 @@ pub(super) struct ClipEncoding<'a> {
 struct Chunk {
     /// [T, C, H, W], in host memory.
     frames: Tensor,
-    /// The tile at work, and how many frames are through.
+    /// The tile at work.
     tile: usize,
+    /// Frames that are through it.
     done: i64,
     /// The latents of the tile at work.
     latents: Vec<Tensor>,
@@ -136,12 +137,11 @@ impl<'a> ClipEncoding<'a> {
             let Some(mut chunk) = self.chunk.take() else { break };
             let (start, aside) = (Instant::now(), self.aside);
             let outcome = self.tiles(&mut chunk, plan, &wanted, context);
-            let (frames, gathered) = (chunk.frames.size()[0] as u32, chunk.gathered.take());
-            if outcome.is_err() {
-                chunk.gathered = gathered;
+            if let Err(error) = outcome {
                 self.chunk = Some(chunk);
-                return outcome.map(|()| Tensor::new());
+                return Err(error);
             }
+            let (frames, gathered) = (chunk.frames.size()[0] as u32, chunk.gathered.take());
             drop(chunk);
             synchronize(self.job.machine.device)?;
             self.latents.extend(gathered.map(|latents| latents.f_to_device(Device::Cpu)).transpose()?);
@@ -295,8 +295,8 @@ fn in_pieces(
     step: &mut dyn FnMut(f64) -> tilewright_models::Result<()>,
 ) -> Result<(EncoderState, Tensor)> {
     let (.., height, width) = frames.size5()?;
-    let share: Place = [(0, height), (0, width)];
-    let whole = Part { state, place: share, share };
+    let area: Place = [(0, height), (0, width)];
+    let whole = Part { state, place: area, share: area };
     let places = division.places();
     let (mut after, mut gathered) = (EncoderState::default(), None);
     for (index, (place, own)) in places.iter().zip(division.shares()).enumerate() {
@@ -306,7 +306,7 @@ fn in_pieces(
         let mut within = |share: f64| step((index as f64 + share) / places.len() as f64);
         let latents = encoder.push(&mut state, &piece, &mut within)?;
         division.gather(&mut gathered, index, latents, device)?;
-        after.absorb(&Part { state: &state, place: *place, share: own }, &share)?;
+        after.absorb(&Part { state: &state, place: *place, share: own }, &area)?;
     }
     Ok((after, gathered.unwrap_or_default()))
 }

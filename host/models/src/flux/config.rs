@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// The width of a time's embedding.
-pub(super) const TIME: i64 = 256;
+pub(super) const TIME_WIDTH: i64 = 256;
 
 /// Pixels of a latent along the side of a token.
 pub(super) const PATCH: i64 = 2;
@@ -25,7 +25,7 @@ pub struct Config {
     pub hidden: i64,
     /// Heads side by side in it.
     pub heads: i64,
-    /// The values of a head that belong to image, row and column.
+    /// Values of a head that the rotary embedding turns by image (always 0), row and column.
     pub axes: [i64; 3],
     /// Blocks with image and text apart.
     pub double_blocks: usize,

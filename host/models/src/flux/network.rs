@@ -6,17 +6,17 @@ use std::ops::Range;
 use tilewright_nn::{Dense, Error as NnError, Gelu, HeadNorm, TokenOps, TokenScope};
 use tilewright_plan::Dtype;
 
-use super::config::{Config, PATCH, TIME};
+use super::config::{Config, PATCH, TIME_WIDTH};
 use crate::{
     Error, Inputs, NetworkConfig, Result,
-    transformer::{BeforeBlock, Blocks, feed_forward, modulated, parts, rotation},
+    transformer::{self, BeforeBlock, BlockChoice, modulated, rotation},
 };
 
 /// The epsilon of every norm.
 const EPSILON: f64 = 1e-6;
 
 /// Times and guidances are multiplied by this before they are embedded.
-const TIMES: f32 = 1000.0;
+const TIME_SCALE: f32 = 1000.0;
 
 /// Tensors that follow from the conditioning and the size alone: the same in every step.
 #[derive(Debug)]
@@ -62,8 +62,9 @@ struct HeadNorms<O: TokenOps> {
 }
 
 impl<O: TokenOps> HeadNorms<O> {
-    fn build(scope: &TokenScope<'_, O>, each: i64) -> Result<Self> {
-        Ok(Self { query: scope.vector("query_norm.scale", &[each])?, key: scope.vector("key_norm.scale", &[each])? })
+    fn build(scope: &TokenScope<'_, O>, head_width: i64) -> Result<Self> {
+        let shape = [head_width];
+        Ok(Self { query: scope.vector("query_norm.scale", &shape)?, key: scope.vector("key_norm.scale", &shape)? })
     }
 
     /// Norms and turns queries and keys, which stand side by side in tokens with others.
@@ -111,7 +112,7 @@ impl<O: TokenOps> Stream<O> {
         Ok(Self {
             modulation: Dense::build(&at("mod").at("lin"), hidden, 6 * hidden)?,
             qkv: Dense::build(&at("attn").at("qkv"), hidden, 3 * hidden)?,
-            norms: HeadNorms::build(&at("attn").at("norm"), hidden / config.heads)?,
+            norms: HeadNorms::build(&at("attn").at("norm"), config.head_width())?,
             output: Dense::build(&at("attn").at("proj"), hidden, hidden)?,
             widen: Dense::build(&at("mlp").at("0"), hidden, feed_forward)?,
             narrow: Dense::build(&at("mlp").at("2"), feed_forward, hidden)?,
@@ -145,14 +146,14 @@ impl<O: TokenOps> Stream<O> {
         &self,
         ops: &O,
         tokens: &O::Tensor,
-        [attention, inner]: &[Modulation<O::Tensor>; 2],
+        [attention, feed_forward]: &[Modulation<O::Tensor>; 2],
         attended: &O::Tensor,
     ) -> Result<()> {
         let format = ops.format();
         ops.add_gated(tokens, Some(&attention.gate), self.output.forward(ops, attended, format.rest)?)?;
-        let normed = modulated(ops, tokens, EPSILON, [&inner.shift, &inner.scale])?;
-        let widened = feed_forward(ops, normed, [&self.widen, &self.narrow])?;
-        Ok(ops.add_gated(tokens, Some(&inner.gate), widened)?)
+        let normed = modulated(ops, tokens, EPSILON, [&feed_forward.shift, &feed_forward.scale])?;
+        let output = transformer::feed_forward(ops, normed, [&self.widen, &self.narrow])?;
+        Ok(ops.add_gated(tokens, Some(&feed_forward.gate), output)?)
     }
 }
 
@@ -174,29 +175,36 @@ impl<O: TokenOps> DoubleBlock<O> {
     ) -> Result<()> {
         let Config { heads, hidden, .. } = *config;
         let shape = ops.shape(joint);
-        let parts = context.parts(shape[1]);
+        let parts = context.text_and_image(shape[1]);
         let qkv = ops.unset(&[shape[0], shape[1], 3 * hidden], ops.format().convolution)?;
         let streams = [&self.text, &self.image];
         let mut modulations = Vec::new();
         for (stream, range) in streams.into_iter().zip(&parts) {
             let own = stream.modulations(ops, vector, hidden)?;
-            let tokens = part(ops, joint, range)?;
+            let tokens = tokens_in(ops, joint, range)?;
             let rotation = ops.narrow(&context.rotation, 0, range.start, range.end - range.start)?;
-            stream.attention_inputs(ops, &tokens, &own[0], &part(ops, &qkv, range)?, [heads, hidden], &rotation)?;
+            stream.attention_inputs(
+                ops,
+                &tokens,
+                &own[0],
+                &tokens_in(ops, &qkv, range)?,
+                [heads, hidden],
+                &rotation,
+            )?;
             modulations.push(own);
         }
         let attended = ops.unset(&shape, ops.format().convolution)?;
         attend(ops, &attended, &qkv, heads, hidden)?;
         drop(qkv);
         for ((stream, range), own) in streams.into_iter().zip(&parts).zip(&modulations) {
-            stream.finish_block(ops, &part(ops, joint, range)?, own, &part(ops, &attended, range)?)?;
+            stream.finish_block(ops, &tokens_in(ops, joint, range)?, own, &tokens_in(ops, &attended, range)?)?;
         }
         Ok(())
     }
 }
 
-/// Some of the tokens, as a view.
-fn part<O: TokenOps>(ops: &O, tokens: &O::Tensor, range: &Range<i64>) -> Result<O::Tensor> {
+/// The tokens of a range, as a view.
+fn tokens_in<O: TokenOps>(ops: &O, tokens: &O::Tensor, range: &Range<i64>) -> Result<O::Tensor> {
     Ok(ops.narrow(tokens, 1, range.start, range.end - range.start)?)
 }
 
@@ -211,9 +219,11 @@ fn attend<O: TokenOps>(ops: &O, output: &O::Tensor, qkv: &O::Tensor, heads: i64,
 #[derive(Debug)]
 struct SingleBlock<O: TokenOps> {
     modulation: Dense<O>,
-    into: Dense<O>,
+    /// To queries, keys and values, and into the feed-forward.
+    first: Dense<O>,
     norms: HeadNorms<O>,
-    out: Dense<O>,
+    /// From the attended values, and out of the feed-forward.
+    second: Dense<O>,
 }
 
 impl<O: TokenOps> SingleBlock<O> {
@@ -221,10 +231,39 @@ impl<O: TokenOps> SingleBlock<O> {
         let (hidden, feed_forward) = (config.hidden, config.feed_forward);
         Ok(Self {
             modulation: Dense::build(&scope.at("modulation.lin"), hidden, 3 * hidden)?,
-            into: Dense::build(&scope.at("linear1"), hidden, 3 * hidden + feed_forward)?,
-            norms: HeadNorms::build(&scope.at("norm"), hidden / config.heads)?,
-            out: Dense::build(&scope.at("linear2"), hidden + feed_forward, hidden)?,
+            first: Dense::build(&scope.at("linear1"), hidden, 3 * hidden + feed_forward)?,
+            norms: HeadNorms::build(&scope.at("norm"), config.head_width())?,
+            second: Dense::build(&scope.at("linear2"), hidden + feed_forward, hidden)?,
         })
+    }
+
+    /// Queries, keys and values, and the second layer's input with the feed-forward's values in it:
+    /// its first `hidden` values of each token are for attention's.
+    fn run_first(&self, ops: &O, config: &Config, normed: O::Tensor) -> Result<[O::Tensor; 2]> {
+        let Config { hidden, feed_forward, .. } = *config;
+        let (shape, format) = (ops.shape(&normed), ops.format());
+        let unset = |width: i64| ops.unset(&[shape[0], shape[1], width], format.convolution);
+        let activate = |input: &O::Tensor, wide: &O::Tensor| {
+            let onto = ops.narrow(input, 2, hidden, feed_forward)?;
+            ops.gelu_onto(&onto, &ops.narrow(wide, 2, 3 * hidden, feed_forward)?, Gelu::Tanh)
+        };
+        if format.feed_forward <= 1 {
+            let wide = self.first.forward(ops, &normed, format.convolution)?;
+            drop(normed);
+            let input = unset(hidden + feed_forward)?;
+            activate(&input, &wide)?;
+            return Ok([wide, input]);
+        }
+        // The first layer's output is held for a part of the tokens at a time: queries, keys, values
+        // and the second layer's input are copied out of it.
+        let (qkv, input) = (unset(3 * hidden)?, unset(hidden + feed_forward)?);
+        for (start, length) in transformer::parts(shape[1], format.feed_forward) {
+            let some = |tokens: &O::Tensor| ops.narrow(tokens, 1, start, length);
+            let wide = self.first.forward(ops, &some(&normed)?, format.convolution)?;
+            ops.copy_onto(&some(&qkv)?, &ops.narrow(&wide, 2, 0, 3 * hidden)?)?;
+            activate(&some(&input)?, &wide)?;
+        }
+        Ok([qkv, input])
     }
 
     fn forward(
@@ -235,38 +274,17 @@ impl<O: TokenOps> SingleBlock<O> {
         vector: &O::Tensor,
         context: &Context<O::Tensor>,
     ) -> Result<()> {
-        let Config { heads, hidden, feed_forward: inner, .. } = *config;
-        let (shape, format) = (ops.shape(joint), ops.format());
+        let Config { heads, hidden, .. } = *config;
         let modulation = self.modulation.forward(ops, vector, Dtype::F32)?;
         let modulation = Modulation::of_layer(ops, &modulation, 0, hidden)?;
         let normed = modulated(ops, joint, EPSILON, [&modulation.shift, &modulation.scale])?;
-        let of = |tokens: &O::Tensor, start| ops.narrow(tokens, 2, start, inner);
-        let unset = |width: i64| ops.unset(&[shape[0], shape[1], width], format.convolution);
-        let (qkv, both);
-        if format.feed_forward <= 1 {
-            qkv = self.into.forward(ops, &normed, format.convolution)?;
-            drop(normed);
-            self.norms.apply(ops, &qkv, [heads, hidden], &context.rotation)?;
-            both = unset(hidden + inner)?;
-            attend(ops, &ops.narrow(&both, 2, 0, hidden)?, &qkv, heads, hidden)?;
-            ops.gelu_onto(&of(&both, hidden)?, &of(&qkv, 3 * hidden)?, Gelu::Tanh)?;
-        } else {
-            // Only queries, keys and values are of all tokens at once.
-            (qkv, both) = (unset(3 * hidden)?, unset(hidden + inner)?);
-            for (start, length) in parts(shape[1], format.feed_forward) {
-                let part = |tokens: &O::Tensor| ops.narrow(tokens, 1, start, length);
-                let wide = self.into.forward(ops, &part(&normed)?, format.convolution)?;
-                ops.copy_onto(&part(&qkv)?, &ops.narrow(&wide, 2, 0, 3 * hidden)?)?;
-                ops.gelu_onto(&of(&part(&both)?, hidden)?, &of(&wide, 3 * hidden)?, Gelu::Tanh)?;
-            }
-            drop(normed);
-            self.norms.apply(ops, &qkv, [heads, hidden], &context.rotation)?;
-            attend(ops, &ops.narrow(&both, 2, 0, hidden)?, &qkv, heads, hidden)?;
-        }
+        let [qkv, input] = self.run_first(ops, config, normed)?;
+        self.norms.apply(ops, &qkv, [heads, hidden], &context.rotation)?;
+        attend(ops, &ops.narrow(&input, 2, 0, hidden)?, &qkv, heads, hidden)?;
         drop(qkv);
-        let other = self.out.forward(ops, &both, format.rest)?;
-        drop(both);
-        Ok(ops.add_gated(joint, Some(&modulation.gate), other)?)
+        let output = self.second.forward(ops, &input, ops.format().rest)?;
+        drop(input);
+        Ok(ops.add_gated(joint, Some(&modulation.gate), output)?)
     }
 }
 
@@ -287,7 +305,7 @@ pub struct Network<O: TokenOps> {
 
 impl<T> Context<T> {
     /// The text's tokens and the image's, among `all` tokens.
-    fn parts(&self, all: i64) -> [Range<i64>; 2] {
+    fn text_and_image(&self, all: i64) -> [Range<i64>; 2] {
         [0..self.text_tokens, self.text_tokens..all]
     }
 }
@@ -307,11 +325,11 @@ impl<O: TokenOps> Network<O> {
                 text: Stream::build(&scope, "txt", config)?,
             })
         };
-        let guidance = config.guidance.then(|| Embedder::build(&scope.at("guidance_in"), TIME, hidden));
+        let guidance = config.guidance.then(|| Embedder::build(&scope.at("guidance_in"), TIME_WIDTH, hidden));
         Ok(Self {
             image: Dense::build(&scope.at("img_in"), token, hidden)?,
             text: Dense::build(&scope.at("txt_in"), text, hidden)?,
-            time: Embedder::build(&scope.at("time_in"), TIME, hidden)?,
+            time: Embedder::build(&scope.at("time_in"), TIME_WIDTH, hidden)?,
             pooled: Embedder::build(&scope.at("vector_in"), pooled, hidden)?,
             guidance: guidance.transpose()?,
             double_blocks: (0..config.double_blocks).map(double).collect::<Result<_>>()?,
@@ -324,7 +342,8 @@ impl<O: TokenOps> Network<O> {
         })
     }
 
-    /// Embeds the conditioning, for latents of `height` by `width` pixels of their own.
+    /// Embeds the conditioning for latents of [frames, height, width] in latent pixels; a picture
+    /// has one frame.
     ///
     /// # Errors
     /// Tensors have other extents than the network's; libtorch's failures.
@@ -343,16 +362,15 @@ impl<O: TokenOps> Network<O> {
         let pooled = ops.reshape(pooled, &[shape[0], 1, self.config.pooled])?;
         let vector = self.pooled.forward(ops, &pooled)?;
         if let (Some(embedder), Some(guidance)) = (&self.guidance, given.guidance) {
-            let embedded = embedder.forward(ops, &times(ops, &vec![guidance; shape[0] as usize])?)?;
+            let embedded = embedder.forward(ops, &embed_scaled(ops, &vec![guidance; shape[0] as usize])?)?;
             ops.add_onto(&vector, &embedded)?;
         }
         let places = (0..shape[1]).map(|_| [0; 3]);
         let places = places.chain((0..size[0]).flat_map(|row| (0..size[1]).map(move |column| [0, row, column])));
-        let each = self.config.hidden / self.config.heads;
         Ok(Context {
             text: self.text.forward(ops, given.text, dtype)?,
             vector,
-            rotation: ops.constant(&[shape[1] + size[0] * size[1], each], || {
+            rotation: ops.constant(&[shape[1] + size[0] * size[1], self.config.head_width()], || {
                 Ok::<_, Error>(rotation(places, self.config.axes))
             })?,
             text_tokens: shape[1],
@@ -360,9 +378,8 @@ impl<O: TokenOps> Network<O> {
         })
     }
 
-    /// The velocity of latents [N, C, h, w] in the model's own space at the first sigma, in f32.
-    /// `before_block` is called before each block with the image's tokens, and after the last one;
-    /// if it skips the rest, the tokens are what the rest would have made of them.
+    /// The velocity, in f32, of latents [N, C, h, w] that are scaled as the model takes them. Their
+    /// noise is that of the first sigma; the others are not used.
     ///
     /// # Errors
     /// The latents are of another size than the context; libtorch's failures; an error of
@@ -385,19 +402,19 @@ impl<O: TokenOps> Network<O> {
         let (token, tokens) = (channels * PATCH * PATCH, rows * columns);
         let all = context.text_tokens + tokens;
         let joint = ops.unset(&[batch, all, config.hidden], ops.format().rest)?;
-        let [text, image] = context.parts(all);
-        ops.copy_onto(&part(ops, &joint, &text)?, &context.text)?;
+        let [text, image] = context.text_and_image(all);
+        ops.copy_onto(&tokens_in(ops, &joint, &text)?, &context.text)?;
         let split = ops.reshape(latents, &[batch, channels, rows, PATCH, columns, PATCH])?;
         let split = ops.contiguous(&ops.permute(&split, &[0, 2, 4, 1, 3, 5])?)?;
         let split = ops.reshape(&split, &[batch, tokens, token])?;
-        self.image.forward_onto(ops, &part(ops, &joint, &image)?, &split)?;
+        self.image.forward_onto(ops, &tokens_in(ops, &joint, &image)?, &split)?;
         drop(split);
-        let vector = self.time.forward(ops, &times(ops, &vec![sigma; batch as usize])?)?;
+        let vector = self.time.forward(ops, &embed_scaled(ops, &vec![sigma; batch as usize])?)?;
         ops.add_onto(&vector, &context.vector)?;
         let vector = ops.silu(vector)?;
-        let tokens = part(ops, &joint, &image)?;
+        let tokens = tokens_in(ops, &joint, &image)?;
         for block in 0..=self.config.blocks() {
-            if before_block(block, &tokens)? == Blocks::SkipRest {
+            if before_block(block, &tokens)? == BlockChoice::SkipRest {
                 break;
             }
             if let Some(double) = self.double_blocks.get(block) {
@@ -420,8 +437,8 @@ impl<O: TokenOps> Network<O> {
     }
 }
 
-/// Times as the network embeds them: [N, 1, 256].
-fn times<O: TokenOps>(ops: &O, values: &[f32]) -> Result<O::Tensor> {
-    let scaled: Vec<f32> = values.iter().map(|value| value * TIMES).collect();
-    Ok(ops.embed_times(&scaled, 1, TIME)?)
+/// The sinusoidal embedding of times or guidances, times 1000: [N, 1, 256].
+fn embed_scaled<O: TokenOps>(ops: &O, values: &[f32]) -> Result<O::Tensor> {
+    let scaled: Vec<f32> = values.iter().map(|value| value * TIME_SCALE).collect();
+    Ok(ops.embed_times(&scaled, 1, TIME_WIDTH)?)
 }

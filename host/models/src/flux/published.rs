@@ -1,4 +1,4 @@
-//! Flux.1's published facts: names of files, sizes and settings.
+//! Flux.1's facts: the tensors that its files are known by, usual settings, ComfyUI's nodes.
 
 use tilewright_sampling::{Shift, Times};
 

@@ -1,17 +1,16 @@
-//! Embeddings of places.
+//! Rotary position embeddings (RoPE).
 
-/// The base of rotations.
-const LONGEST: f64 = 10_000.0;
+/// The base θ of the rotations' frequencies.
+const THETA: f64 = 10_000.0;
 
-/// Cosines and sines by which pairs of a head's values are turned, for each place: along each axis
-/// in turn, `widths` values of the head belong to it. Angles are computed in f64. [places, width
-/// of a head], cosine and sine of a pair side by side.
+/// Cosines and sines of the rotary embedding of each place, [places, head width], a pair's side by
+/// side. Each axis turns its own `widths` values of a head; angles are computed in f64.
 pub fn rotation<const AXES: usize>(places: impl Iterator<Item = [i64; AXES]>, widths: [i64; AXES]) -> Vec<f32> {
     let frequencies: Vec<(usize, f64)> = widths
         .iter()
         .enumerate()
         .flat_map(|(axis, &width)| {
-            (0..width / 2).map(move |pair| (axis, LONGEST.powf(-2.0 * pair as f64 / width as f64)))
+            (0..width / 2).map(move |pair| (axis, THETA.powf(-2.0 * pair as f64 / width as f64)))
         })
         .collect();
     let mut table = Vec::new();

@@ -7,7 +7,7 @@ use tilewright_plan::Dtype;
 use super::config::{Config, PATCH};
 use crate::{
     Error, Inputs, Result,
-    transformer::{AffineNorm, BeforeBlock, Blocks, feed_forward, modulated, rotation},
+    transformer::{AffineNorm, BeforeBlock, BlockChoice, feed_forward, modulated, rotation},
 };
 
 /// The epsilon of norms, and that of the norms around a picture's embedding (`nn.LayerNorm`'s own).
@@ -18,7 +18,7 @@ const IMAGE_EPSILON: f64 = 1e-5;
 const PARTS: i64 = 6;
 
 /// Times are sigmas multiplied by this.
-const TIMES: f32 = 1000.0;
+const TIME_SCALE: f32 = 1000.0;
 
 /// Tensors that follow from the conditioning and the size alone: the same in every step.
 #[derive(Debug)]
@@ -310,7 +310,7 @@ impl<O: TokenOps> Network<O> {
         let split = ops.reshape(&split, &[batch, tokens, shape[1] * PATCH * PATCH])?;
         let hidden = self.patches.forward(ops, &split, format.rest)?;
         drop(split);
-        let times: Vec<f32> = (0..batch).flat_map(|_| sigmas).map(|sigma| sigma * TIMES).collect();
+        let times: Vec<f32> = (0..batch).flat_map(|_| sigmas).map(|sigma| sigma * TIME_SCALE).collect();
         let embedded = ops.embed_times(&times, spans, config.time)?;
         // In f32 whatever the format: small, and its errors would be in every value.
         let inner = ops.silu(self.time[0].forward(ops, &embedded, Dtype::F32)?)?;
@@ -319,7 +319,7 @@ impl<O: TokenOps> Network<O> {
         ops.copy_onto(&active, &time)?;
         let projected = self.time_projection.forward(ops, &ops.silu(active)?, Dtype::F32)?;
         for index in 0..=self.blocks.len() {
-            if before_block(index, &hidden)? == Blocks::SkipRest {
+            if before_block(index, &hidden)? == BlockChoice::SkipRest {
                 break;
             }
             if let Some(block) = self.blocks.get(index) {

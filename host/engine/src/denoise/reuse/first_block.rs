@@ -3,7 +3,7 @@
 //! github.com/chengzeyi/ParaAttention).
 
 use tch::Tensor;
-use tilewright_models::Blocks;
+use tilewright_models::BlockChoice;
 
 use super::{Reused, mean_size};
 
@@ -17,8 +17,9 @@ pub(in super::super) struct FirstBlockReuse {
 
 /// A run of the network that was computed.
 struct Computed {
-    /// The change of the tokens by the first block, and its mean size.
+    /// The change of the tokens by the first block.
     first: Tensor,
+    /// Its mean size.
     size: f64,
     /// The change by all other blocks.
     rest: Tensor,
@@ -47,7 +48,7 @@ impl FirstBlockReuse {
         run: usize,
         [block, blocks]: [usize; 2],
         tokens: &Tensor,
-    ) -> tilewright_torch::Result<Blocks> {
+    ) -> tilewright_torch::Result<BlockChoice> {
         if self.last.len() <= run {
             self.last.resize_with(run + 1, || None);
         }
@@ -56,17 +57,17 @@ impl FirstBlockReuse {
             0 => self.under_way = UnderWay::Begun(copy(tokens)?),
             1 if blocks > 1 => {
                 let UnderWay::Begun(before) = std::mem::replace(&mut self.under_way, UnderWay::Nothing) else {
-                    return Ok(Blocks::GoOn);
+                    return Ok(BlockChoice::Run);
                 };
                 let first = tokens.f_sub(&before)?;
                 drop(before);
                 if let Some(last) = &self.last[run] {
                     let change = mean_size(&first.f_sub(&last.first)?)? / last.size;
-                    // Not if it is no number.
+                    // NaN compares false: the run is computed.
                     if change < self.threshold {
                         let _ = tokens.shallow_clone().f_add_(&last.rest)?;
                         self.reused.note(change);
-                        return Ok(Blocks::SkipRest);
+                        return Ok(BlockChoice::SkipRest);
                     }
                 }
                 self.under_way = UnderWay::Past { first, tokens: copy(tokens)? };
@@ -81,7 +82,7 @@ impl FirstBlockReuse {
             }
             _ => {}
         }
-        Ok(Blocks::GoOn)
+        Ok(BlockChoice::Run)
     }
 }
 
@@ -109,14 +110,14 @@ mod tests {
     /// whether the others were computed.
     fn run(reuse: &mut FirstBlockReuse, number: usize, first: f64) -> (f64, bool) {
         let mut tokens = tensor(1.0);
-        assert_eq!(reuse.before_block(number, [0, 3], &tokens).unwrap(), Blocks::GoOn);
+        assert_eq!(reuse.before_block(number, [0, 3], &tokens).unwrap(), BlockChoice::Run);
         let _ = tokens.f_add_(&tensor(first)).unwrap();
-        if reuse.before_block(number, [1, 3], &tokens).unwrap() == Blocks::SkipRest {
+        if reuse.before_block(number, [1, 3], &tokens).unwrap() == BlockChoice::SkipRest {
             return (value(&tokens), false);
         }
         for block in 2..=3 {
             let _ = tokens.f_add_(&tensor(10.0)).unwrap();
-            assert_eq!(reuse.before_block(number, [block, 3], &tokens).unwrap(), Blocks::GoOn);
+            assert_eq!(reuse.before_block(number, [block, 3], &tokens).unwrap(), BlockChoice::Run);
         }
         (value(&tokens), true)
     }

@@ -25,8 +25,9 @@ pub(in super::super) struct OutputReuse {
 /// A call of the network that was computed.
 struct Computed {
     input: Tensor,
-    /// The output of the conditioning by which changes are measured, and the mean size of all.
+    /// The output of the conditioning by which changes are measured.
     output: Tensor,
+    /// The mean size of all outputs.
     size: f64,
     /// Outputs without the input, one for each conditioning.
     differences: Vec<Tensor>,
@@ -55,7 +56,7 @@ impl OutputReuse {
             return Ok(None);
         }
         self.change += rate * mean_size(&input.f_sub(&last.input)?)? / last.size;
-        // Also if it is not a number.
+        // NaN compares false: the call is computed.
         let serves = self.change < self.threshold;
         if !serves {
             self.change = 0.0;
