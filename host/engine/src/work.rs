@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tilewright_plan::{Any, Decision, Denoise, FailedAttempt, Layout, Text, Vae, VariantOf, Work};
+use tilewright_plan::{Decision, FailedAttempt, Layout, VariantOf, Work, any};
 
 use crate::costs::Prices;
 
@@ -56,7 +56,7 @@ pub struct Failed<'a, W: Work> {
 }
 
 /// [`Decided`] of any kind of work.
-pub type AnyDecided<'a> = Any<Decided<'a, Vae>, Decided<'a, Denoise>, Decided<'a, Text>>;
+pub type AnyDecided<'a> = any!(Decided<'a>);
 
 /// [`Failed`] of any kind of work.
-pub type AnyFailed<'a> = Any<Failed<'a, Vae>, Failed<'a, Denoise>, Failed<'a, Text>>;
+pub type AnyFailed<'a> = any!(Failed<'a>);

@@ -197,7 +197,6 @@ mod tests {
     use tilewright_plan::{CostModel, LearnReport, Outcome, Plan, Planner, PolicyIdentity, Question, Space, Vae};
 
     use super::*;
-    use crate::golden::Golden;
 
     /// Always the same answer, and what the host would make of it.
     struct Always(Plan, u64);

@@ -19,7 +19,6 @@ mod finding;
 pub mod golden;
 mod judge;
 mod machines;
-mod prices;
 mod refusal;
 mod trial;
 mod verdict;

@@ -4,12 +4,12 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use tilewright_plan::{Any, Denoise, FallbackReason, Planner, Stage, Text, Vae, VariantOf, of_any, words::with_noun};
+use tilewright_plan::{Denoise, FallbackReason, Planner, Stage, Text, Vae, VariantOf, any, of_any, words::with_noun};
 use tilewright_policy::{Limits, LoadedPolicy, Policy, PolicyError};
 
 use crate::{
     finding::{Call, Finding, Problem, Severity, Step},
-    golden::{self, CallResult, Golden, GoldenRequest},
+    golden::{self, CallResult, GoldenRequest},
     judge,
     verdict::{GoldenSet, StageSet, Worst},
     work::Judged,
@@ -56,7 +56,7 @@ pub(crate) struct Trial {
 }
 
 /// A request of any kind of work.
-type AnyRequest = Any<Box<GoldenRequest>, Box<GoldenRequest<Denoise>>, Box<GoldenRequest<Text>>>;
+type AnyRequest = any!(Box<GoldenRequest>);
 
 /// The stage and the name of a request.
 fn stage_and_name(golden: &AnyRequest) -> (Stage, &str) {
@@ -65,7 +65,7 @@ fn stage_and_name(golden: &AnyRequest) -> (Stage, &str) {
 
 /// All requests, in an order drawn from the seed.
 fn all_requests(seed: u32) -> Vec<AnyRequest> {
-    fn both<W: Golden + VariantOf<AnyRequest, Variant = Box<GoldenRequest<W>>>>(seed: u32) -> Vec<AnyRequest> {
+    fn both<W: Judged + VariantOf<AnyRequest, Variant = Box<GoldenRequest<W>>>>(seed: u32) -> Vec<AnyRequest> {
         W::golden().into_iter().chain(W::draw(seed)).map(|golden| W::any(Box::new(golden))).collect()
     }
     golden::shuffle([both::<Vae>(seed), both::<Denoise>(seed), both::<Text>(seed)].concat(), seed)

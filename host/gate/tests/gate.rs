@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, fs, path::PathBuf, time::Duration};
 
 use tilewright_gate::{
-    Admission, AdmittedPolicy, Call, Finding, GoldenSet, Problem, Severity, State, Step, Verdict, admit,
-    golden::{self, Golden},
+    Admission, AdmittedPolicy, Call, Finding, GoldenSet, Problem, Severity, State, Step, Verdict, admit, golden,
+    work::Judged,
 };
 use tilewright_plan::{Planner, Vae};
 use tilewright_policy::{CacheDir, Limits, PolicyError, PolicyHost, shipped_names};

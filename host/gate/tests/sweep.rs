@@ -1,7 +1,7 @@
 //! The choices of `adaptive` for samples, against every plan of a long list, by the prices of the
 //! golden set.
 
-use tilewright_gate::golden::Golden;
+use tilewright_gate::work::Judged;
 use tilewright_plan::{
     Attention, Backend, Denoise, DenoiseCost, DenoisePlan, DenoiseRequest, Dtype, GuidanceOrder, Objective, Planner,
     Precision, Question, StepReuse, WeightForm,

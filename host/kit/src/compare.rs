@@ -12,17 +12,14 @@ use std::{io, path::PathBuf, sync::Arc};
 
 use serde::Serialize;
 use thiserror::Error;
-use tilewright_gate::{
-    Call,
-    golden::{self, Golden},
-};
+use tilewright_gate::{Call, golden, work::Judged};
 use tilewright_plan::{
     Any, AnyPlan, Cost, Decision, Denoise, DenoiseCost, Fallback, Planner, PolicyIdentity, Text, TextCost, Vae, Work,
     records::Damage,
 };
 use tilewright_policy::{LoadedPolicy, Policy, PolicyError};
 
-use compared::Compared;
+pub(crate) use compared::Compared;
 pub use facts::Pricing;
 use facts::RequestPrices;
 pub use records::{RecordedRequest, RecordedRequests, read};

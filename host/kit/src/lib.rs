@@ -8,3 +8,4 @@ pub mod measure;
 pub mod project;
 pub mod replay;
 pub mod simulate;
+mod work;

@@ -19,10 +19,7 @@ pub use other_policy::{
 };
 pub use same_policy::{CallVerdict, Difference, SamePolicyReport, SamePolicyRow, SamePolicyTotals, replay_same_policy};
 
-use tilewright_plan::{
-    AnyPlan, Denoise, DenoisePlan, DenoiseRequest, Device, Plan, Planner, PolicyIdentity, Request, Stage, Text,
-    TextPlan, TextRequest, Time, Vae,
-};
+use tilewright_plan::{AnyPlan, Denoise, Device, Planner, PolicyIdentity, Stage, Text, Vae};
 
 /// Puts the policy of a session to work, a new one each time; its error ends the replay.
 pub type MakePlanner<'a, W = Vae> = dyn FnMut(&PolicyIdentity) -> Result<Box<dyn Planner<W>>, String> + 'a;
@@ -39,52 +36,6 @@ pub trait Replayed: tilewright_plan::Work {
 
     /// The model and the extents of a request, which determine what a plan costs.
     fn cost_key(request: &Self::Request) -> String;
-}
-
-impl Replayed for Vae {
-    fn describe(plan: &Plan) -> String {
-        let mut words = format!("{} {} {}", plan.space, plan.precision, plan.layout);
-        if plan.time != Time::Whole {
-            words.push_str(&format!(", time {}", plan.time));
-        }
-        if plan.batch > 1 {
-            words.push_str(&format!(", batch {}", plan.batch));
-        }
-        words.push_str(&plan.options.to_string());
-        words
-    }
-
-    fn describe_fully(plan: &Plan) -> String {
-        let Plan { batch, release, offload, prefetch, reason, .. } = plan;
-        let words = Self::describe(&Plan { batch: 1, ..plan.clone() });
-        format!("{words}, batch {batch}, release {release}, offload {offload}, prefetch {prefetch}, \"{reason}\"")
-    }
-
-    fn cost_key(Request { model, batch, frames, height, width, .. }: &Request) -> String {
-        format!("{model:?} {batch} {frames} {height} {width}")
-    }
-}
-
-impl Replayed for Denoise {
-    fn describe_fully(plan: &DenoisePlan) -> String {
-        format!("{plan}, release {}, \"{}\"", plan.release, plan.reason)
-    }
-
-    /// Prices are of a step, whatever the number of steps.
-    fn cost_key(request: &DenoiseRequest) -> String {
-        let DenoiseRequest { model, batch, frames, height, width, text_tokens, passes, sampler, .. } = request;
-        format!("{model:?} {batch} {frames} {height} {width} {text_tokens} {passes} {sampler}")
-    }
-}
-
-impl Replayed for Text {
-    fn describe_fully(plan: &TextPlan) -> String {
-        format!("{plan}, \"{}\"", plan.reason)
-    }
-
-    fn cost_key(TextRequest { model, tokens, .. }: &TextRequest) -> String {
-        format!("{model:?} {tokens:?}")
-    }
 }
 
 /// The properties that must be equal for prices and measurements of one request to hold for

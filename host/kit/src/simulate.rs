@@ -19,7 +19,7 @@ mod workload;
 pub use builder::{Builder, SkippedEntries};
 pub use report::{PolicyRow, RequestResult, RequestRow, Simulation};
 pub use run::{Entrant, Options, run};
+pub(crate) use simulated::Distance;
 pub use simulated::Simulated;
-pub(crate) use simulated::text_in_words;
 pub use table::{Case, CaseIndex, Choice, Entry, MOST_TABLE_BYTES, Table, TableError};
 pub use workload::{Item, WorkloadError, builtin, from_records, read as read_workload};

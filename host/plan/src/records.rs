@@ -7,8 +7,8 @@ use serde::{Deserialize, de::DeserializeOwned};
 use thiserror::Error;
 
 use crate::{
-    Any, Capabilities, Denoise, DenoiseCapabilities, DenoiseRecord, DenoiseRequest, Device, Exchange, Record, Request,
-    Stage, Text, TextCapabilities, TextRecord, TextRequest, Vae, Work, exchange::RecordedQuestion,
+    Capabilities, Denoise, DenoiseCapabilities, DenoiseRequest, Device, Exchange, Record, Request, Stage, Text,
+    TextCapabilities, TextRequest, Vae, Work, any, exchange::RecordedQuestion,
 };
 
 /// The longest line that is read, in bytes: a full record of a decode after long use has a few
@@ -65,7 +65,7 @@ pub enum Damage {
 }
 
 /// A record of any kind of work.
-pub type AnyRecord = Any<Box<Record>, Box<DenoiseRecord>, Box<TextRecord>>;
+pub type AnyRecord = any!(Box<Record>);
 
 /// Records with the numbers of their lines, as they are read. Ends after a failure to read; goes on
 /// after a line that is not a record.

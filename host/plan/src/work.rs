@@ -1,7 +1,7 @@
 //! The kinds of work that policies decide. Each has types of its own and a pair of the contract's
 //! interfaces; everything else is written once for all of them.
 
-use std::{fmt, hash::Hash, time::Duration};
+use std::{array, fmt, hash::Hash, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -163,6 +163,15 @@ pub struct Each<V, D, T> {
     pub text: T,
 }
 
+impl<T> IntoIterator for Each<T, T, T> {
+    type Item = T;
+    type IntoIter = array::IntoIter<T, 3>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        [self.vae, self.denoise, self.text].into_iter()
+    }
+}
+
 /// Something of any kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
@@ -194,6 +203,9 @@ pub trait VariantOf<A> {
 
     /// The kind's own variant.
     fn any(variant: Self::Variant) -> A;
+
+    /// The same, if it is of this kind.
+    fn of_any(any: &A) -> Option<&Self::Variant>;
 }
 
 /// An expression for whatever kind of work something is of: `of_any!(any, one => one.words())`.
@@ -205,6 +217,73 @@ macro_rules! of_any {
             $crate::Any::Denoise($one) => $words,
             $crate::Any::Text($one) => $words,
         }
+    };
+}
+
+/// The [`Each`] of an expression for the one of every kind: `of_each!(each, one => one.len())`.
+#[macro_export]
+macro_rules! of_each {
+    ($each:expr, $one:pat => $words:expr) => {{
+        let $crate::Each { vae, denoise, text } = $each;
+        $crate::Each {
+            vae: {
+                let $one = vae;
+                $words
+            },
+            denoise: {
+                let $one = denoise;
+                $words
+            },
+            text: {
+                let $one = text;
+                $words
+            },
+        }
+    }};
+}
+
+/// The [`Each`] of an expression for every kind of work: `of_kinds!(W => W::STAGES.len())`.
+#[macro_export]
+macro_rules! of_kinds {
+    ($kind:ident => $words:expr) => {
+        $crate::Each {
+            vae: {
+                type $kind = $crate::Vae;
+                $words
+            },
+            denoise: {
+                type $kind = $crate::Denoise;
+                $words
+            },
+            text: {
+                type $kind = $crate::Text;
+                $words
+            },
+        }
+    };
+}
+
+/// The [`Each`] of a type for every kind of work: `each!(Vec<Recorder>)`.
+#[macro_export]
+macro_rules! each {
+    ($($of:tt)+) => { $crate::type_of_kinds!(Each $($of)+) };
+}
+
+/// The [`Any`] of a type for every kind of work: `any!(Box<Record>)`.
+#[macro_export]
+macro_rules! any {
+    ($($of:tt)+) => { $crate::type_of_kinds!(Any $($of)+) };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! type_of_kinds {
+    ($one:ident $of:ident) => { $crate::$one<$of<$crate::Vae>, $of<$crate::Denoise>, $of<$crate::Text>> };
+    ($one:ident $of:ident<$a:lifetime>) => {
+        $crate::$one<$of<$a, $crate::Vae>, $of<$a, $crate::Denoise>, $of<$a, $crate::Text>>
+    };
+    ($one:ident $outer:ident<$of:ident>) => {
+        $crate::$one<$outer<$of<$crate::Vae>>, $outer<$of<$crate::Denoise>>, $outer<$of<$crate::Text>>>
     };
 }
 
@@ -231,6 +310,10 @@ macro_rules! places {
 
             fn any(variant: $own) -> Any<V, D, T> {
                 Any::$work(variant)
+            }
+
+            fn of_any(any: &Any<V, D, T>) -> Option<&$own> {
+                if let Any::$work(variant) = any { Some(variant) } else { None }
             }
         }
 

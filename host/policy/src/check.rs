@@ -1,25 +1,12 @@
 //! Checks a plan against the engine's capabilities, by a table of rules that are applied in order.
 //! A rule leaves the plan alone, or brings one part of it into range with a note. A plan that no
 //! range could mend is nonsense.
-//!
-//! If frames of a clip are delivered already, the causal cache of their plan goes on under the next
-//! one: in one piece or in bands as before, in the same tiles, and in no narrower type.
-
-mod bounds;
-mod denoise;
-mod rules;
-mod text;
 
 use std::fmt::{self, Display};
 
-use tilewright_plan::{
-    Attempt, Capabilities, Dtype, MOST_OPTIONS, OptionChange, Options, Plan, Precision, Question, Space, Tile, Vae,
-    Work,
-};
+use tilewright_plan::{Dtype, MOST_OPTIONS, OptionChange, Options, Precision, Work};
 
-use self::rules::{NONSENSE, RULES};
-pub(crate) use self::{bounds::Bounds, denoise::DenoiseBounds};
-use crate::oracle;
+use crate::work::Planned;
 
 /// The detail of a fallback for an answer that has failed before.
 pub const REPEATED: &str = "a plan that has failed before";
@@ -31,86 +18,53 @@ pub(crate) struct Change {
     to: String,
 }
 
-fn said(from: impl Display, to: impl Display) -> Change {
+pub(crate) fn said(from: impl Display, to: impl Display) -> Change {
     Change { from: from.to_string(), to: to.to_string() }
 }
 
 /// Changes a part; none if it is that already.
-fn change<T: Copy + PartialEq + Display>(place: &mut T, to: T) -> Option<Change> {
+pub(crate) fn change<T: Copy + PartialEq + Display>(place: &mut T, to: T) -> Option<Change> {
     let from = std::mem::replace(place, to);
     (from != to).then(|| said(from, to))
 }
 
-fn change_if<T: Copy + PartialEq + Display>(applies: bool, place: &mut T, to: T) -> Option<Change> {
+pub(crate) fn change_if<T: Copy + PartialEq + Display>(applies: bool, place: &mut T, to: T) -> Option<Change> {
     if applies { change(place, to) } else { None }
 }
 
-fn fitted<T: Copy + PartialEq + Display>(place: &mut T, fit: impl FnOnce(T) -> T) -> Option<Change> {
+pub(crate) fn fitted<T: Copy + PartialEq + Display>(place: &mut T, fit: impl FnOnce(T) -> T) -> Option<Change> {
     let to = fit(*place);
     change(place, to)
 }
 
 /// Changes a number that stands for all if it is missing.
-fn number_or_all(place: &mut Option<u32>, to: Option<u32>) -> Option<Change> {
+pub(crate) fn number_or_all(place: &mut Option<u32>, to: Option<u32>) -> Option<Change> {
     let words = |number: Option<u32>| number.map_or("all".to_owned(), |number| number.to_string());
     let from = std::mem::replace(place, to);
     (from != to).then(|| said(words(from), words(to)))
 }
 
 /// Takes f32 for a type that is not offered.
-fn offered(precision: &mut Precision, dtypes: &[Dtype]) -> Option<Change> {
+pub(crate) fn offered(precision: &mut Precision, dtypes: &[Dtype]) -> Option<Change> {
     let dtype = precision.dtype();
     change_if(dtype != Dtype::F32 && !dtypes.contains(&dtype), precision, Precision::Uniform(Dtype::F32))
 }
 
 /// Takes f32 alone for f32 with f32.
-fn unmixed(precision: &mut Precision) -> Option<Change> {
+pub(crate) fn unmixed(precision: &mut Precision) -> Option<Change> {
     change_if(*precision == Precision::Mixed(Dtype::F32), precision, Precision::Uniform(Dtype::F32))
 }
 
 /// One row of a table: the part that it is about, the reason that it gives, and the change that it
 /// makes. Names in braces stand for values of the bounds.
 pub(crate) type Rule<W> =
-    (&'static str, &'static str, fn(&mut <W as Work>::Plan, &<W as Bounded>::Bounds) -> Option<Change>);
+    (&'static str, &'static str, fn(&mut <W as Work>::Plan, &<W as Planned>::Bounds) -> Option<Change>);
 
 /// True of a plan that makes no sense in one respect, and this respect in words.
 pub(crate) type Nonsense<W> = (fn(&<W as Work>::Plan) -> bool, &'static str);
 
-/// Work whose plans have bounds.
-pub(crate) trait Bounded: Work {
-    /// The ranges that a plan has to lie in.
-    type Bounds: Clone + Send + Sync + 'static;
-
-    /// Answers without a meaning: no range says what was meant.
-    const NONSENSE: &'static [Nonsense<Self>];
-
-    /// Every range, in the order of application: a later one may rely on the earlier ones.
-    const RULES: &'static [Rule<Self>];
-
-    /// The bounds of a question's plans.
-    fn bounds(question: &Question<'_, Self>) -> Self::Bounds;
-
-    /// The plans that can be carried out, as the bounds have them.
-    fn offer(bounds: &Self::Bounds) -> &Self::Capabilities;
-
-    /// The options of work under way that has to keep them.
-    fn begun_options(_bounds: &Self::Bounds) -> Option<&Options> {
-        None
-    }
-
-    /// The values that names in reasons stand for.
-    fn values(bounds: &Self::Bounds) -> Vec<(&'static str, u32)>;
-
-    /// The illegal parts of a plan that was checked; empty if the rules are right.
-    fn breaches(plan: &Self::Plan, bounds: &Self::Bounds) -> Vec<&'static str>;
-
-    /// True if a plan repeats a failed one: it differs in nothing that makes the failure less
-    /// likely.
-    fn repeats(plan: &Self::Plan, attempt: &Attempt<Self>) -> bool;
-}
-
 /// A change that was made to a plan, and why.
-pub(crate) enum Note<'a, W: Bounded> {
+pub(crate) enum Note<'a, W: Planned> {
     /// By a rule of the table.
     Rule { rule: &'static Rule<W>, change: Change, bounds: &'a W::Bounds },
     /// A change of an option.
@@ -127,7 +81,7 @@ fn shown(text: &str) -> String {
     text.escape_debug().take(MOST_SHOWN).collect()
 }
 
-impl<W: Bounded> fmt::Display for Note<'_, W> {
+impl<W: Planned> fmt::Display for Note<'_, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (rule, change, bounds) = match self {
             Note::Rule { rule, change, bounds } => (rule, change, bounds),
@@ -159,7 +113,7 @@ impl<W: Bounded> fmt::Display for Note<'_, W> {
 ///
 /// # Errors
 /// The part of the plan that makes no sense; the plan is then left as it was.
-pub(crate) fn fit<W: Bounded>(
+pub(crate) fn fit<W: Planned>(
     plan: &mut W::Plan,
     bounds: &W::Bounds,
     notes: &mut dyn FnMut(Note<'_, W>),
@@ -190,58 +144,6 @@ pub(crate) fn fit<W: Bounded>(
     Ok(())
 }
 
-impl Bounded for Vae {
-    type Bounds = Bounds;
-
-    const NONSENSE: &'static [Nonsense<Self>] = NONSENSE;
-
-    const RULES: &'static [Rule<Self>] = RULES;
-
-    fn bounds(question: &Question<'_>) -> Bounds {
-        Bounds::new(question.request, question.capabilities, question.under_way)
-    }
-
-    fn offer(bounds: &Bounds) -> &Capabilities {
-        &bounds.capabilities
-    }
-
-    fn begun_options(bounds: &Bounds) -> Option<&Options> {
-        bounds.running.as_ref().map(|running| &running.options)
-    }
-
-    fn values(bounds: &Bounds) -> Vec<(&'static str, u32)> {
-        vec![
-            ("{unit}", bounds.unit()),
-            ("{least}", bounds.capabilities.tile_least),
-            ("{batch}", bounds.capabilities.batch_most),
-            ("{prefetch}", bounds.capabilities.prefetch_most),
-            ("{scale}", bounds.scale),
-        ]
-    }
-
-    fn breaches(plan: &Plan, bounds: &Bounds) -> Vec<&'static str> {
-        oracle::breaches(plan, bounds)
-    }
-
-    /// Memory use and overflow come from the work that runs at once: parts of the same size, as
-    /// many together, in the same type and with as much kept in host memory. Plans that differ only
-    /// in the release of memory, memory order, overlap of parts or prefetch are the same plan here.
-    fn repeats(plan: &Plan, attempt: &Attempt) -> bool {
-        let tried = &attempt.plan;
-        let bare = |space: Space| match space {
-            Space::Whole => Space::Whole,
-            Space::Blended(tile) => Space::Blended(Tile { overlap: 0, ..tile }),
-            Space::Exact(tile) => Space::Exact(Tile { overlap: 0, ..tile }),
-        };
-        plan.precision == tried.precision
-            && bare(plan.space) == bare(tried.space)
-            && plan.time == tried.time
-            && plan.batch == tried.batch
-            && plan.offload == tried.offload
-            && plan.options == tried.options
-    }
-}
-
 /// The rank of a precision by how much of a value it keeps: range first, since a value that
 /// overflows is lost.
 pub fn rank_precision(precision: Precision) -> u32 {
@@ -255,6 +157,3 @@ pub fn rank_precision(precision: Precision) -> u32 {
         Precision::Mixed(_) | Precision::Uniform(_) => 0,
     }
 }
-
-#[cfg(test)]
-mod tests;

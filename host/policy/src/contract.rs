@@ -13,11 +13,11 @@ use wasmtime::{
 
 use crate::{
     PolicyError,
-    check::Bounded,
     guest::Guest,
     host::Description,
     load::ModuleKind,
     wasi::{self, Wasi},
+    work::Planned,
 };
 
 mod conversions;
@@ -103,7 +103,7 @@ fn unanswered() -> wasmtime::Error {
 }
 
 /// Work that an instance is asked about.
-pub(crate) trait Answered: Bounded {
+pub(crate) trait Answered: Planned {
     /// An instance as far as it is asked about this work.
     fn part_of(instance: &dyn Instance) -> &dyn Asks<Self>;
 }

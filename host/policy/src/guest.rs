@@ -3,14 +3,10 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 pub(crate) use tilewright_plan::terminal::blank_unprintable as clean;
-use tilewright_plan::{Candidate, CostModel, Denoise, Each, FieldOf, LogLevel, LogLine, Text, Trial, Vae, Work};
+use tilewright_plan::{Candidate, CostModel, FieldOf, LogLevel, LogLine, Trial, Work, each, of_each};
 use wasmtime::{ResourceLimiter, Result, Trap};
 
-use crate::{
-    check::{self, Bounded},
-    clock::Clock,
-    limits::Limits,
-};
+use crate::{check, clock::Clock, limits::Limits, work::Planned};
 
 /// Memory and tables in use, over all of a store's instances.
 #[derive(Debug)]
@@ -102,26 +98,26 @@ impl ResourceLimiter for Usage {
 }
 
 /// The prices that a guest may ask for in its current call.
-pub(crate) struct Prices<W: Bounded> {
+pub(crate) struct Prices<W: Planned> {
     pub costs: Arc<dyn CostModel<W>>,
     pub bounds: W::Bounds,
 }
 
 /// The questions about one kind of work in the current call.
 #[derive(Default)]
-pub(crate) struct Questions<W: Bounded> {
+pub(crate) struct Questions<W: Planned> {
     /// Set during `decide` and, for the decided plan, during `learn`.
     pub prices: Option<Arc<Prices<W>>>,
     pub candidates: Vec<Candidate<W>>,
 }
 
 /// The questions about every kind of work in the current call.
-pub(crate) type AllQuestions = Each<Questions<Vae>, Questions<Denoise>, Questions<Text>>;
+pub(crate) type AllQuestions = each!(Questions);
 
 /// Work that guests may ask about.
-pub(crate) trait Asked: Bounded + FieldOf<AllQuestions, Field = Questions<Self>> {}
+pub(crate) trait Asked: Planned + FieldOf<AllQuestions, Field = Questions<Self>> {}
 
-impl<W: Bounded + FieldOf<AllQuestions, Field = Questions<W>>> Asked for W {}
+impl<W: Planned + FieldOf<AllQuestions, Field = Questions<W>>> Asked for W {}
 
 /// The state of a store.
 pub(crate) struct Guest {
@@ -165,10 +161,7 @@ impl Guest {
 
     /// Forgets the state of the previous call.
     pub fn begin(&mut self) {
-        let Each { vae, denoise, text } = &mut self.questions;
-        vae.candidates.clear();
-        denoise.candidates.clear();
-        text.candidates.clear();
+        of_each!(&mut self.questions, asked => asked.candidates.clear());
         self.log.clear();
         self.copied_bytes = 0;
         self.calls = 0;

@@ -31,6 +31,7 @@ mod settings;
 mod shipped;
 mod time_budget;
 mod wasi;
+mod work;
 
 pub use cache::CacheDir;
 pub use clock::{Clock, MachineClock};

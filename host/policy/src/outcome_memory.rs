@@ -2,16 +2,16 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use tilewright_plan::{Any, CostModel, Denoise, Device, Question, Stage, Text, Vae, Work, of_any};
+use tilewright_plan::{CostModel, Device, Question, Stage, Trial, VariantOf, Work, any, of_any};
 
-use crate::{check::Bounded, guest::Prices};
+use crate::{guest::Prices, work::Planned};
 
 /// The most outcomes that are passed again, and the most of one plan for one request.
 const MOST: usize = 64;
 const PER_PLAN: usize = 16;
 
 /// An outcome as the policy got it.
-pub(crate) struct PastOutcome<W: Bounded> {
+pub(crate) struct PastOutcome<W: Planned> {
     pub stage: Stage,
     pub request: W::Request,
     pub device: Device,
@@ -24,29 +24,25 @@ pub(crate) struct PastOutcome<W: Bounded> {
     pub fuel: u64,
 }
 
-impl<W: Bounded> PastOutcome<W> {
+impl<W: Planned> PastOutcome<W> {
     /// The work of the outcome.
     pub fn question(&self) -> Question<'_, W> {
         Question::first(self.stage, &self.request, &self.device, &self.capabilities)
     }
 
     /// True if it is of the same plan for the same request.
-    fn is_alike(&self, other: &Self) -> bool {
-        self.plan == other.plan && self.request == other.request && self.device == other.device
+    fn is_alike(&self, other: &AnyOutcome) -> bool
+    where
+        W: VariantOf<AnyOutcome, Variant = Self>,
+    {
+        W::of_any(other).is_some_and(|other| {
+            self.plan == other.plan && self.request == other.request && self.device == other.device
+        })
     }
 }
 
 /// An outcome of any kind of work.
-pub(crate) type AnyOutcome = Any<PastOutcome<Vae>, PastOutcome<Denoise>, PastOutcome<Text>>;
-
-fn is_alike(one: &AnyOutcome, other: &AnyOutcome) -> bool {
-    match (one, other) {
-        (Any::Vae(one), Any::Vae(other)) => one.is_alike(other),
-        (Any::Denoise(one), Any::Denoise(other)) => one.is_alike(other),
-        (Any::Text(one), Any::Text(other)) => one.is_alike(other),
-        (Any::Vae(_) | Any::Denoise(_) | Any::Text(_), _) => false,
-    }
-}
+pub(crate) type AnyOutcome = any!(PastOutcome);
 
 /// The newest outcomes, oldest first.
 #[derive(Default)]
@@ -58,7 +54,8 @@ impl OutcomeMemory {
     pub fn add(&mut self, past_outcome: AnyOutcome, fuel: u64) {
         self.0.push_back(past_outcome);
         let Some(newest) = self.0.back() else { return };
-        let alike: Vec<usize> = (0..self.0.len()).filter(|index| is_alike(&self.0[*index], newest)).collect();
+        let alike: Vec<usize> =
+            (0..self.0.len()).filter(|index| of_any!(&self.0[*index], one => one.is_alike(newest))).collect();
         if alike.len() > PER_PLAN {
             self.0.remove(alike[0]);
         }

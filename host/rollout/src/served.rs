@@ -1,6 +1,6 @@
 //! The kinds of work that jobs are: what differs between them when policies are in service.
 
-use tilewright_plan::{Denoise, DenoiseRequest, Device, Each, FieldOf, Recorder, Request, Text, TextRequest, Vae};
+use tilewright_plan::{Denoise, DenoiseRequest, Device, FieldOf, Recorder, Request, Text, TextRequest, Vae, each};
 use tilewright_policy::Governed;
 
 use crate::tally::Kind;
@@ -13,7 +13,7 @@ pub trait Served: Governed + FieldOf<Warm, Field = Vec<Recorder<Self>>> {
 }
 
 /// Warm instances of a revision that no worker holds. An instance learns of one kind of work.
-pub type Warm = Each<Vec<Recorder>, Vec<Recorder<Denoise>>, Vec<Recorder<Text>>>;
+pub type Warm = each!(Vec<Recorder>);
 
 fn suffix(counts_weights: bool) -> &'static str {
     if counts_weights { " with weights" } else { "" }

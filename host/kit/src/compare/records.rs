@@ -3,7 +3,7 @@
 use std::{io::BufReader, path::Path};
 
 use tilewright_plan::{
-    Attempt, Denoise, Device, Each, Question, Record, Stage, Text, Trial, UnderWay, Vae,
+    Attempt, Device, Question, Record, Stage, Trial, UnderWay, Vae, each,
     exchange::{ExactTrial, RecordedQuestion},
     records::{self, AnyRecord, Damage},
 };
@@ -37,7 +37,7 @@ pub struct RecordedRequest<W: Compared = Vae> {
 }
 
 /// The requests of a file of records.
-pub type RecordedRequests = Each<Vec<RecordedRequest>, Vec<RecordedRequest<Denoise>>, Vec<RecordedRequest<Text>>>;
+pub type RecordedRequests = each!(Vec<RecordedRequest>);
 
 /// Reads the requests of records, one JSON object per line. Empty lines are ignored.
 ///

@@ -4,15 +4,15 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 use tilewright_plan::{
-    Capabilities, Cost, Denoise, DenoiseCapabilities, DenoiseCost, DenoisePlan, DenoiseRequest, Device, Dtype, Each,
-    Failure, FieldOf, Objective, Plan, Precision, Record, Request, Stage, Text, Vae, of_any,
+    Capabilities, Cost, Denoise, DenoiseCapabilities, DenoiseCost, DenoisePlan, DenoiseRequest, Device, Dtype, Failure,
+    FieldOf, Objective, Plan, Precision, Record, Request, Stage, Vae, each, of_any, of_each,
     records::{AnyRecord, Sensible},
 };
 use tilewright_statistics::median;
 
 use super::{
     simulated::Simulated,
-    table::{Case, Entry, FORMAT, Table, TableError},
+    table::{Case, Entry, Table, TableError},
 };
 use crate::replay::Work;
 
@@ -60,7 +60,7 @@ struct PlanMeasurements<W: Simulated> {
     failure: Option<Failure>,
 }
 
-type Groups = Each<Vec<Group<Vae>>, Vec<Group<Denoise>>, Vec<Group<Text>>>;
+type Groups = each!(Vec<Group>);
 
 /// Work whose groups a builder has.
 trait Grouped: Simulated + FieldOf<Groups, Field = Vec<Group<Self>>> {}
@@ -230,10 +230,8 @@ impl Builder {
     /// [`TableError::Devices`] and [`TableError::Empty`].
     pub fn finish(self, name: String, about: String) -> Result<Table, TableError> {
         let mut devices: Vec<&Device> = Vec::new();
-        let Each { vae, denoise, text } = &self.groups;
-        let of_vae = vae.iter().map(|group| &group.device);
-        let of_samples = denoise.iter().map(|group| &group.device);
-        for device in of_vae.chain(of_samples).chain(text.iter().map(|group| &group.device)) {
+        let found = of_each!(&self.groups, groups => groups.iter().map(|group| &group.device).collect::<Vec<_>>());
+        for device in found.into_iter().flatten() {
             if !devices.iter().any(|known| known.identity() == device.identity()) {
                 devices.push(device);
             }
@@ -246,12 +244,8 @@ impl Builder {
                 return Err(TableError::Devices { found });
             }
         };
-        let Each { vae, denoise, text } = self.groups;
-        let (cases, samples, texts) = (finished(vae), finished(denoise), finished(text));
-        if cases.is_empty() && samples.is_empty() && texts.is_empty() {
-            return Err(TableError::Empty);
-        }
-        Ok(Table { tilewright_table: FORMAT, name, about, device, cases, samples, texts })
+        let table = Table::new(name, about, device, of_each!(self.groups, groups => finished(groups)));
+        if table.is_empty() { Err(TableError::Empty) } else { Ok(table) }
     }
 
     fn is_wanted(&self, device: &Device) -> bool {

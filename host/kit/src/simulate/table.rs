@@ -6,14 +6,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::to_string as json;
 use thiserror::Error;
 use tilewright_plan::{
-    Any, AnyPlan, Backend, Denoise, Device, Dtype, Failure, Objective, Precision, Question, Stage, Text, Vae,
+    Any, AnyPlan, Backend, Denoise, Device, Dtype, Each, Failure, Objective, Precision, Question, Stage, Text, Vae,
+    each,
 };
 
 use super::simulated::Simulated;
 use crate::replay::Work;
 
 /// The format that this program writes and reads.
-pub(super) const FORMAT: u32 = 1;
+const FORMAT: u32 = 1;
 
 /// The most bytes of a table that is read.
 pub const MOST_TABLE_BYTES: usize = 64 << 20;
@@ -239,6 +240,17 @@ impl<W: Simulated> Case<W> {
 pub type CaseIndex = Any<usize, usize, usize>;
 
 impl Table {
+    /// A table of these cases.
+    pub(crate) fn new(name: String, about: String, device: Device, cases: each!(Vec<Case>)) -> Self {
+        let Each { vae: cases, denoise: samples, text: texts } = cases;
+        Self { tilewright_table: FORMAT, name, about, device, cases, samples, texts }
+    }
+
+    /// True if it has no case.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.cases.is_empty() && self.samples.is_empty() && self.texts.is_empty()
+    }
+
     /// Reads a table, which may come from anywhere.
     ///
     /// # Errors

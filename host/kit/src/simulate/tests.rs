@@ -276,7 +276,7 @@ fn workloads_are_the_same_every_time_and_wrong_ones_are_told() {
 
 #[test]
 fn a_policy_is_simulated_on_a_table_of_samples() {
-    use tilewright_gate::golden::Golden;
+    use tilewright_gate::work::Judged;
     use tilewright_plan::{Attention, Denoise, DenoisePlan, GuidanceOrder, WeightForm};
     use tilewright_policy::{CacheDir, Limits, PolicyHost};
 
@@ -325,7 +325,7 @@ fn a_policy_is_simulated_on_a_table_of_samples() {
 
 #[test]
 fn a_policy_is_simulated_on_a_table_of_text_encoders() {
-    use tilewright_gate::golden::Golden;
+    use tilewright_gate::work::Judged;
     use tilewright_plan::{Place, Text, TextPlan, WeightForm};
     use tilewright_policy::{CacheDir, Limits, PolicyHost};
 

@@ -2,18 +2,16 @@
 
 use std::sync::Arc;
 
-use tilewright_plan::{CostModel, Denoise, Each, FieldOf, Text, Vae, VariantOf};
+use tilewright_plan::{CostModel, FieldOf, VariantOf, each};
 
 use crate::{
     contract::Answered,
-    fallback::HostPlans,
     guest::{Asked, Prices},
     outcome_memory::{AnyOutcome, DecidedCosts, PastOutcome},
 };
 
 /// The last decisions, until their outcomes are known.
-pub(crate) type Pending =
-    Each<Option<PendingDecision<Vae>>, Option<PendingDecision<Denoise>>, Option<PendingDecision<Text>>>;
+pub(crate) type Pending = each!(Option<PendingDecision>);
 
 /// The last decision, until its outcome is known.
 pub(crate) struct PendingDecision<W: Decided> {
@@ -42,12 +40,17 @@ impl<W: Decided> PendingDecision<W> {
 pub(crate) trait Decided:
     Answered
     + Asked
-    + HostPlans
     + FieldOf<Pending, Field = Option<PendingDecision<Self>>>
     + VariantOf<AnyOutcome, Variant = PastOutcome<Self>>
 {
-    /// True if an outcome of one request shows the price of the other.
-    fn is_same_model_and_size(one: &Self::Request, other: &Self::Request) -> bool;
+}
+
+impl<W> Decided for W where
+    W: Answered
+        + Asked
+        + FieldOf<Pending, Field = Option<PendingDecision<W>>>
+        + VariantOf<AnyOutcome, Variant = PastOutcome<W>>
+{
 }
 
 /// Work that policies decide: a policy is a planner of it.
@@ -55,26 +58,3 @@ pub(crate) trait Decided:
 pub trait Governed: Decided {}
 
 impl<W: Decided> Governed for W {}
-
-impl Decided for Vae {
-    fn is_same_model_and_size(one: &Self::Request, other: &Self::Request) -> bool {
-        let size = |request: &Self::Request| (request.batch, request.frames, request.height, request.width);
-        one.model == other.model && size(one) == size(other)
-    }
-}
-
-impl Decided for Denoise {
-    fn is_same_model_and_size(one: &Self::Request, other: &Self::Request) -> bool {
-        let size = |request: &Self::Request| {
-            let tokens = (request.text_tokens, request.image_tokens);
-            (request.batch, request.frames, request.height, request.width, tokens, request.passes)
-        };
-        one.model == other.model && size(one) == size(other)
-    }
-}
-
-impl Decided for Text {
-    fn is_same_model_and_size(one: &Self::Request, other: &Self::Request) -> bool {
-        one.model == other.model && one.tokens == other.tokens
-    }
-}

@@ -213,7 +213,7 @@ mod tests {
     use tilewright_plan::{Tile, Vae};
 
     use super::*;
-    use crate::golden::{self, Golden};
+    use crate::{golden, work::Judged};
 
     fn of(name: &str) -> golden::GoldenRequest {
         Vae::golden().into_iter().find(|golden| golden.name.starts_with(name)).unwrap()

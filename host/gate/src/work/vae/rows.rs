@@ -8,8 +8,11 @@ use Form::{Bands, Tiles, Whole};
 use MemoryLimit::{Hopeless, Percent, Plenty};
 use Objective::{Balanced, Fastest, Leanest};
 
-use super::{Events, FailureKind, Form, MemoryLimit, Row, Shape};
-use crate::machines::*;
+use super::{Form, Row, Shape};
+use crate::{
+    golden::{Events, FailureKind, MemoryLimit},
+    machines::*,
+};
 
 const F32: Precision = Precision::Uniform(Dtype::F32);
 const BF16: Precision = Precision::Uniform(Dtype::Bf16);

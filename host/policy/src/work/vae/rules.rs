@@ -2,7 +2,8 @@
 
 use tilewright_plan::{Dtype, Plan, Precision, Space, Tile, Time, Vae};
 
-use super::{Bounds, Nonsense, Rule, change, change_if, fitted, offered, rank_precision, unmixed};
+use super::Bounds;
+use crate::check::{Nonsense, Rule, change, change_if, fitted, offered, rank_precision, unmixed};
 
 /// Answers without a meaning: no range says what was meant.
 pub(super) const NONSENSE: &[Nonsense<Vae>] = &[
@@ -165,3 +166,6 @@ fn bands(tile: Tile, bounds: &Bounds) -> Space {
 fn round_side(side: u32, extent: u32, bounds: &Bounds) -> u32 {
     if side >= extent { side } else { side - side % bounds.unit() }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,8 @@
 use proptest::prelude::*;
-use tilewright_plan::{Capabilities, Failure, Layout, Release, Tile, Time};
+use tilewright_plan::{Attempt, Capabilities, Failure, Layout, Release};
 
 use super::*;
-use crate::oracle;
+use crate::{check::fit, work::Planned};
 
 fn bounds() -> Bounds {
     let capabilities = Capabilities {
@@ -312,7 +312,7 @@ proptest! {
     #[test]
     fn a_clamped_plan_is_legal(mut plan in any_plan(), bounds in any_bounds()) {
         if fit::<Vae>(&mut plan, &bounds, &mut |_| {}).is_ok() {
-            prop_assert_eq!(oracle::breaches(&plan, &bounds), Vec::<&str>::new());
+            prop_assert_eq!(Vae::breaches(&plan, &bounds), Vec::<&str>::new());
         }
     }
 }

@@ -14,17 +14,18 @@
 use std::{sync::Arc, time::Duration};
 
 use tilewright_plan::{
-    Attention, Backend, CostModel, Denoise, DenoiseCapabilities, DenoiseCost, DenoisePlan, DenoiseRequest,
-    DenoiserModel, Device, Dtype, GuidanceOrder, LEAST_QUERIES, MOST_BLOCKS_AHEAD, MOST_PARTS, Objective, Stage,
-    StepReuse, StoredType, UnderWay, WeightForm,
+    Attention, Backend, CostModel, Denoise, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan,
+    DenoiseRequest, DenoiserModel, Device, Dtype, GuidanceOrder, LEAST_QUERIES, MOST_BLOCKS_AHEAD, MOST_PARTS,
+    Objective, Precision, Products, Release, Stage, StepReuse, StoredType, Trial, UnderWay, WeightForm,
 };
 
-use super::{
-    Events, FailureKind, Golden, GoldenRequest, MemoryLimit, Network,
-    draw::{Numbers, drawn, room_and_events},
-};
-use crate::machines::{
-    ARM, GFX942, GFX1030, GFX1100, GFX1151, GFX1201, MACHINES, Machine, SM_75, SM_89, SM_90, X86_AMX, X86_V3, X86_V4,
+use super::{Judged, SLOWER, more};
+use crate::{
+    golden::{Events, FailureKind, GoldenRequest, MemoryLimit, Network, Numbers, drawn, networks, room_and_events},
+    machines::{
+        ARM, GFX942, GFX1030, GFX1100, GFX1151, GFX1201, MACHINES, Machine, SM_75, SM_89, SM_90, X86_AMX, X86_V3,
+        X86_V4,
+    },
 };
 
 // Label, family, stored as; bits; weights; blocks and their width; experts.
@@ -217,7 +218,7 @@ impl GoldenRequest<Denoise> {
     }
 }
 
-impl Golden for Denoise {
+impl Judged for Denoise {
     fn golden() -> Vec<GoldenRequest<Self>> {
         ROWS.iter().map(GoldenRequest::sample).collect()
     }
@@ -237,6 +238,40 @@ impl Golden for Denoise {
         let network = Network::nearest(NETWORKS, size, request.model.parameters);
         let machine = Machine::near(device);
         Arc::new(SamplePrices { request: request.clone(), network, machine, capabilities: capabilities.clone() })
+    }
+
+    fn in_type(plan: DenoisePlan, dtype: Dtype) -> DenoisePlan {
+        DenoisePlan { precision: Precision::Uniform(dtype), products: Products::Precision, ..plan }
+    }
+
+    fn odd(_golden: &GoldenRequest<Self>) -> DenoisePlan {
+        DenoisePlan { feed_forward: 3, guidance: GuidanceOrder::InTurn, ..DenoisePlan::plain() }
+    }
+
+    fn leanest(golden: &GoldenRequest<Self>) -> Vec<DenoisePlan> {
+        let plan = |dtype: &Dtype| DenoisePlan {
+            precision: Precision::Uniform(*dtype),
+            weights: WeightForm::Packed,
+            ahead: Some(0),
+            samples: Some(1),
+            feed_forward: 8,
+            release: Release::EachStep,
+            ..DenoisePlan::plain()
+        };
+        golden.capabilities.dtypes.iter().map(plan).collect()
+    }
+
+    fn outcome(cost: Option<DenoiseCost>) -> DenoiseOutcome {
+        let step = cost.map(|cost| cost.step.mul_f64(SLOWER)).unwrap_or_default();
+        DenoiseOutcome {
+            elapsed: step * 20,
+            step,
+            peak_bytes: cost.map_or(1 << 30, |cost| more(cost.peak_bytes)),
+            weights_bytes: cost.map_or(1 << 30, |cost| cost.weights_bytes),
+            moved_bytes: cost.map_or(0, |cost| 20 * cost.moved_bytes),
+            attempts: 1,
+            ..DenoiseOutcome::default()
+        }
     }
 }
 

@@ -10,16 +10,17 @@
 use std::{sync::Arc, time::Duration};
 
 use tilewright_plan::{
-    Backend, CostModel, Device, Dtype, EncoderModel, Objective, Place, Stage, StoredType, Text, TextCapabilities,
-    TextCost, TextPlan, TextRequest, WeightForm,
+    Backend, CostModel, Device, Dtype, EncoderModel, Objective, Place, Precision, Stage, StoredType, Text,
+    TextCapabilities, TextCost, TextOutcome, TextPlan, TextRequest, Trial, WeightForm,
 };
 
-use super::{
-    Events, FailureKind, Golden, GoldenRequest, MemoryLimit, Network,
-    draw::{Numbers, drawn, room_and_events},
-};
-use crate::machines::{
-    ARM, GFX942, GFX1030, GFX1100, GFX1151, GFX1201, MACHINES, Machine, SM_75, SM_89, SM_90, X86_AMX, X86_V3, X86_V4,
+use super::{Judged, SLOWER, more};
+use crate::{
+    golden::{Events, FailureKind, GoldenRequest, MemoryLimit, Network, Numbers, drawn, networks, room_and_events},
+    machines::{
+        ARM, GFX942, GFX1030, GFX1100, GFX1151, GFX1201, MACHINES, Machine, SM_75, SM_89, SM_90, X86_AMX, X86_V3,
+        X86_V4,
+    },
 };
 
 // Label, kind, stored as; bits; weights; blocks and their width; one expert.
@@ -167,7 +168,7 @@ impl GoldenRequest<Text> {
     }
 }
 
-impl Golden for Text {
+impl Judged for Text {
     fn golden() -> Vec<GoldenRequest<Self>> {
         ROWS.iter().map(GoldenRequest::text).collect()
     }
@@ -186,6 +187,44 @@ impl Golden for Text {
         let encoder = Network::nearest(ENCODERS, Network::bytes, request.model.parameter_bytes);
         let machine = Machine::near(device);
         Arc::new(TextPrices { request: request.clone(), encoder, machine, capabilities: capabilities.clone() })
+    }
+
+    fn in_type(plan: TextPlan, dtype: Dtype) -> TextPlan {
+        TextPlan { precision: Precision::Uniform(dtype), ..plan }
+    }
+
+    fn odd(_golden: &GoldenRequest<Self>) -> TextPlan {
+        TextPlan { weights: WeightForm::Expanded, ..TextPlan::plain(Place::Host) }
+    }
+
+    fn leanest(golden: &GoldenRequest<Self>) -> Vec<TextPlan> {
+        let capabilities = &golden.capabilities;
+        let plan = |dtype: &Dtype| {
+            let precision = Precision::Uniform(*dtype);
+            let weights = capabilities.weights.iter();
+            let plans = weights.flat_map(move |weights| {
+                capabilities.places.iter().map(move |place| TextPlan {
+                    precision,
+                    weights: *weights,
+                    ..TextPlan::plain(*place)
+                })
+            });
+            plans.collect::<Vec<_>>()
+        };
+        capabilities.dtypes.iter().flat_map(plan).collect()
+    }
+
+    fn outcome(cost: Option<TextCost>) -> TextOutcome {
+        let slower = |time: Duration| time.mul_f64(SLOWER);
+        TextOutcome {
+            elapsed: cost.map(|cost| slower(cost.elapsed)).unwrap_or_default(),
+            load: cost.map(|cost| slower(cost.load)).unwrap_or_default(),
+            peak_bytes: cost.map_or(1 << 30, |cost| more(cost.peak_bytes)),
+            weights_bytes: cost.map_or(1 << 30, |cost| cost.weights_bytes),
+            host_bytes: cost.map_or(0, |cost| cost.host_bytes),
+            attempts: 1,
+            ..TextOutcome::default()
+        }
     }
 }
 

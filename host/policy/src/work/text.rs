@@ -1,15 +1,83 @@
-//! The host's own plan of a text encoder's run: f32, and bf16 with sums in f32 where that does not
+//! Runs of text encoders. The host's own plan is f32, and bf16 with sums in f32 where that does not
 //! fit or fails; on the device, and on the host's processor where no type fits there. Sums stay
 //! f32, since T5's overflow in f16. Nothing is kept afterwards.
 
-use tilewright_plan::{CostModel, Dtype, Precision, Question, Text, TextPlan};
+use tilewright_plan::{
+    Attempt, CostModel, Dtype, Failure, Place, Precision, Question, Text, TextCapabilities, TextPlan, WeightForm,
+};
 
-use super::{Fitting, HostPlans};
+use super::{Planned, unheld};
+use crate::{
+    check::{Nonsense, Rule, change_if, offered, rank_precision, unmixed},
+    fallback::Fitting,
+};
 
 /// Types in the order in which they are tried.
 const PRECISIONS: [Precision; 2] = [Precision::Uniform(Dtype::F32), Precision::Mixed(Dtype::Bf16)];
 
-impl HostPlans for Text {
+impl Planned for Text {
+    type Bounds = TextCapabilities;
+
+    /// Every combination of a plan's parts has a meaning.
+    const NONSENSE: &'static [Nonsense<Self>] = &[];
+
+    const RULES: &'static [Rule<Self>] = &[
+        ("precision", "not offered", |plan, capabilities| offered(&mut plan.precision, &capabilities.dtypes)),
+        ("precision", "nothing to mix", |plan, _| unmixed(&mut plan.precision)),
+        ("place", "not offered", |plan, capabilities| {
+            change_if(!capabilities.places.contains(&plan.place), &mut plan.place, capabilities.usual_place())
+        }),
+        ("weights", "not offered", |plan, capabilities| {
+            change_if(!capabilities.weights.contains(&plan.weights), &mut plan.weights, WeightForm::Packed)
+        }),
+        ("kept", "the encoder is not needed again in this process", |plan, capabilities| {
+            change_if(!capabilities.kept, &mut plan.kept, false)
+        }),
+    ];
+
+    fn bounds(question: &Question<'_, Text>) -> TextCapabilities {
+        question.capabilities.clone()
+    }
+
+    fn offer(capabilities: &TextCapabilities) -> &TextCapabilities {
+        capabilities
+    }
+
+    fn values(_: &TextCapabilities) -> Vec<(&'static str, u32)> {
+        Vec::new()
+    }
+
+    fn breaches(plan: &TextPlan, capabilities: &TextCapabilities) -> Vec<&'static str> {
+        let dtype = plan.precision.dtype();
+        unheld(&[
+            ("the type is offered", dtype == Dtype::F32 || capabilities.dtypes.contains(&dtype)),
+            ("there is something to mix", plan.precision != Precision::Mixed(Dtype::F32)),
+            ("the place is offered", capabilities.places.contains(&plan.place) || plan.place == Place::Host),
+            (
+                "the form of weights is offered",
+                plan.weights == WeightForm::Packed || capabilities.weights.contains(&plan.weights),
+            ),
+            ("it is kept where it can be", capabilities.kept || !plan.kept),
+        ])
+    }
+
+    /// Memory use comes from the type, the place and the form of weights, and overflow from the
+    /// type: a plan that stays loaded afterwards is the same plan here.
+    fn repeats(plan: &TextPlan, attempt: &Attempt<Text>) -> bool {
+        let tried = &attempt.plan;
+        match attempt.failure {
+            Failure::NonFinite { .. } => rank_precision(plan.precision) <= rank_precision(tried.precision),
+            Failure::OutOfMemory { .. } | Failure::OverLimit { .. } => {
+                (plan.precision, plan.place, plan.weights, &plan.options)
+                    == (tried.precision, tried.place, tried.weights, &tried.options)
+            }
+        }
+    }
+
+    fn is_same_model_and_size(one: &Self::Request, other: &Self::Request) -> bool {
+        one.model == other.model && one.tokens == other.tokens
+    }
+
     fn host_plan(question: &Question<'_, Self>, costs: &dyn CostModel<Self>) -> TextPlan {
         match next(question, costs) {
             Some(plan) => plan,
@@ -51,11 +119,68 @@ mod tests {
     use std::time::Duration;
 
     use tilewright_plan::{
-        Attempt, Backend, Device, EncoderModel, Failure, HostMemory, Objective, Place, TextCapabilities, TextCost,
-        TextRequest, Trial, WeightForm,
+        Backend, Device, EncoderModel, HostMemory, Objective, Options, TextCost, TextRequest, Trial,
     };
 
     use super::*;
+    use crate::check::fit;
+
+    fn capabilities() -> TextCapabilities {
+        TextCapabilities {
+            dtypes: vec![Dtype::F32, Dtype::Bf16],
+            places: vec![Place::Host],
+            weights: vec![WeightForm::Packed, WeightForm::Expanded],
+            kept: false,
+            options: Vec::new(),
+        }
+    }
+
+    fn checked(plan: &TextPlan, capabilities: &TextCapabilities) -> (TextPlan, Vec<String>) {
+        let (mut plan, mut notes) = (plan.clone(), Vec::new());
+        fit::<Text>(&mut plan, capabilities, &mut |note| notes.push(note.to_string())).unwrap();
+        (plan, notes)
+    }
+
+    #[test]
+    fn plans_are_brought_into_bounds_with_a_note_of_each_change() {
+        let plain = TextPlan::plain(Place::Host);
+        assert_eq!(checked(&plain, &capabilities()), (plain.clone(), Vec::new()));
+        let wild = TextPlan {
+            precision: Precision::Uniform(Dtype::F16),
+            place: Place::Device,
+            weights: WeightForm::Expanded,
+            kept: true,
+            options: Options::none(),
+            reason: String::new(),
+        };
+        let packed = TextCapabilities { weights: vec![WeightForm::Packed], ..capabilities() };
+        let (plan, notes) = checked(&wild, &packed);
+        assert_eq!(
+            notes,
+            [
+                "precision f16 → f32: not offered",
+                "place device → host: not offered",
+                "weights expanded → packed: not offered",
+                "kept true → false: the encoder is not needed again in this process",
+            ]
+        );
+        assert_eq!(checked(&plan, &packed), (plan, Vec::new()), "a checked plan is legal");
+        let mixed = TextPlan { precision: Precision::Mixed(Dtype::F32), ..plain };
+        assert_eq!(checked(&mixed, &capabilities()).1, ["precision mixed f32 → f32: nothing to mix"]);
+    }
+
+    #[test]
+    fn a_plan_repeats_another_that_holds_as_much_or_keeps_no_more_of_values() {
+        let plan = TextPlan::plain(Place::Device);
+        let failed = |plan: &TextPlan, failure| Attempt { plan: plan.clone(), failure };
+        let memory = failed(&plan, Failure::OutOfMemory { bytes: 1 });
+        assert!(Text::repeats(&TextPlan { kept: true, reason: "other".into(), ..plan.clone() }, &memory));
+        assert!(!Text::repeats(&TextPlan { place: Place::Host, ..plan.clone() }, &memory));
+        let narrow = TextPlan { precision: Precision::Mixed(Dtype::Bf16), ..plan.clone() };
+        let overflowed = failed(&narrow, Failure::NonFinite { values: 1 });
+        assert!(Text::repeats(&TextPlan { weights: WeightForm::Expanded, ..narrow.clone() }, &overflowed));
+        assert!(!Text::repeats(&plan, &overflowed));
+    }
 
     /// Eight bytes of f32 and six in bf16, or none of the device on the host.
     struct Prices;
