@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use tilewright_plan::{CostModel, Device, Question, Stage, Trial, VariantOf, Work, any, of_any};
+use tilewright_plan::{CostModel, Device, Question, Stage, VariantOf, Work, any, of_any};
 
 use crate::{guest::Prices, work::Planned};
 

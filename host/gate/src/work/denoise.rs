@@ -16,7 +16,7 @@ use std::{sync::Arc, time::Duration};
 use tilewright_plan::{
     Attention, Backend, CostModel, Denoise, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan,
     DenoiseRequest, DenoiserModel, Device, Dtype, GuidanceOrder, LEAST_QUERIES, MOST_BLOCKS_AHEAD, MOST_PARTS,
-    Objective, Precision, Products, Release, Stage, StepReuse, StoredType, Trial, UnderWay, WeightForm,
+    Objective, Precision, Products, Release, Stage, StepReuse, StoredType, UnderWay, WeightForm,
 };
 
 use super::{Judged, SLOWER, more};
