@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use maud::{Markup, html};
-use tilewright_plan::{FailedAttempt, LogLevel, Record};
+use tilewright_plan::{FailedAttempt, LogLevel, Record, of_any};
 use tilewright_service_api::Job;
 
 use crate::candidates::candidates;
@@ -17,11 +17,7 @@ use crate::{address, phrases};
 
 /// The section with the trace of a job's stage, by its number.
 pub(crate) fn any_trace(job: &Job, stage: usize, trace: &AnyTrace) -> Markup {
-    match trace {
-        AnyTrace::Vae(trace) => decision_trace(job, stage, trace),
-        AnyTrace::Denoise(trace) => decision_trace(job, stage, trace),
-        AnyTrace::Text(trace) => decision_trace(job, stage, trace),
-    }
+    of_any!(trace, trace => decision_trace(job, stage, trace))
 }
 
 fn decision_trace<W: Shown>(job: &Job, stage: usize, trace: &DecisionTrace<W>) -> Markup {

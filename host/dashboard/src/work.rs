@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use tilewright_plan::{
     AnyPlan, Capabilities, Cost, Denoise, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan,
     DenoiseRequest, Dtype, Outcome, Plan, Request, Text, TextCapabilities, TextCost, TextOutcome, TextPlan,
-    TextRequest, Vae, Work,
+    TextRequest, Vae, Work, of_any,
 };
 
 use crate::phrases;
@@ -209,9 +209,5 @@ impl Shown for Text {
 
 /// A plan of any kind of work in a line.
 pub(crate) fn any_plan(plan: &AnyPlan) -> String {
-    match plan {
-        AnyPlan::Vae(plan) => Vae::plan(plan),
-        AnyPlan::Denoise(plan) => Denoise::plan(plan),
-        AnyPlan::Text(plan) => Text::plan(plan),
-    }
+    of_any!(plan, plan: W => W::plan(plan))
 }

@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use tilewright_plan::{Denoise, FallbackReason, Planner, Stage, Text, Vae, VariantOf, any, of_any, words::with_noun};
+use tilewright_plan::{FallbackReason, Planner, Stage, VariantOf, any, of_any, of_kinds, words::with_noun};
 use tilewright_policy::{Limits, LoadedPolicy, Policy, PolicyError};
 
 use crate::{
@@ -68,7 +68,7 @@ fn all_requests(seed: u32) -> Vec<AnyRequest> {
     fn both<W: Judged + VariantOf<AnyRequest, Variant = Box<GoldenRequest<W>>>>(seed: u32) -> Vec<AnyRequest> {
         W::golden().into_iter().chain(W::draw(seed)).map(|golden| W::any(Box::new(golden))).collect()
     }
-    golden::shuffle([both::<Vae>(seed), both::<Denoise>(seed), both::<Text>(seed)].concat(), seed)
+    golden::shuffle(of_kinds!(W => both::<W>(seed)).into_iter().flatten().collect(), seed)
 }
 
 /// The state of a run through the set.

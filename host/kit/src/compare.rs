@@ -14,8 +14,7 @@ use serde::Serialize;
 use thiserror::Error;
 use tilewright_gate::{Call, golden, work::Judged};
 use tilewright_plan::{
-    Any, AnyPlan, Cost, Decision, Denoise, DenoiseCost, Fallback, Planner, PolicyIdentity, Text, TextCost, Vae, Work,
-    records::Damage,
+    AnyPlan, Decision, Fallback, Planner, PolicyIdentity, Work, any, of_any, of_each, of_kinds, records::Damage,
 };
 use tilewright_policy::{LoadedPolicy, Policy, PolicyError};
 
@@ -75,17 +74,14 @@ pub struct Field {
 }
 
 /// The cost of a plan of any kind of work: of a sample that of a step.
-pub type AnyCost = Any<Cost, DenoiseCost, TextCost>;
+pub type AnyCost = any!(CostOf);
+
+type CostOf<W> = <W as Work>::Cost;
 
 /// Milliseconds of a price, of a text encoder with loading, and the bytes that a limit is compared
 /// with.
 fn figures(cost: &AnyCost) -> (f64, u64) {
-    let (time, held_bytes) = match cost {
-        AnyCost::Vae(cost) => (cost.elapsed, Vae::held_bytes(cost)),
-        AnyCost::Denoise(cost) => (cost.step, Denoise::held_bytes(cost)),
-        AnyCost::Text(cost) => (cost.elapsed.saturating_add(cost.load), Text::held_bytes(cost)),
-    };
-    (time.as_secs_f64() * 1e3, held_bytes)
+    of_any!(cost, cost: W => (W::time_with_loading(cost).as_secs_f64() * 1e3, W::held_bytes(cost)))
 }
 
 /// A policy's decision.
@@ -188,13 +184,12 @@ pub struct Comparison {
 /// # Errors
 /// [`CompareError::Policy`] if one can't be loaded.
 pub fn on_golden(a: Contender<'_>, b: Contender<'_>) -> Result<Comparison, CompareError> {
-    let (decodes, samples, texts) = (Vae::golden(), Denoise::golden(), Text::golden());
-    let both = [a, b].map(|contender| contender.limit_time(decodes.len() + samples.len() + texts.len()));
+    let golden = of_kinds!(W => W::golden());
+    let count = of_each!(&golden, requests => requests.len()).into_iter().sum();
+    let both = [a, b].map(|contender| contender.limit_time(count));
     let [a, b] = [(a, &both[0]), (b, &both[1])].map(|(contender, policy)| Contender { policy, ..contender });
     let mut comparison = Comparison::new(a, b, "golden".into())?;
-    comparison.play(&decodes, [a, b])?;
-    comparison.play(&samples, [a, b])?;
-    comparison.play(&texts, [a, b])?;
+    of_each!(&golden, requests => comparison.play(requests, [a, b])?);
     Ok(comparison.sum_up())
 }
 
@@ -208,13 +203,11 @@ pub fn on_records(
     from: &str,
     requests: &RecordedRequests,
 ) -> Result<Comparison, CompareError> {
-    let RecordedRequests { vae, denoise, text } = requests;
-    let both = [a, b].map(|contender| contender.limit_time(vae.len() + denoise.len() + text.len()));
+    let count = of_each!(requests, requests => requests.len()).into_iter().sum();
+    let both = [a, b].map(|contender| contender.limit_time(count));
     let [a, b] = [(a, &both[0]), (b, &both[1])].map(|(contender, policy)| Contender { policy, ..contender });
     let mut comparison = Comparison::new(a, b, from.into())?;
-    comparison.ask(vae, [a, b])?;
-    comparison.ask(denoise, [a, b])?;
-    comparison.ask(text, [a, b])?;
+    of_each!(requests, requests => comparison.ask(requests, [a, b])?);
     Ok(comparison.sum_up())
 }
 

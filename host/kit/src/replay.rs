@@ -19,7 +19,7 @@ pub use other_policy::{
 };
 pub use same_policy::{CallVerdict, Difference, SamePolicyReport, SamePolicyRow, SamePolicyTotals, replay_same_policy};
 
-use tilewright_plan::{AnyPlan, Denoise, Device, Planner, PolicyIdentity, Stage, Text, Vae};
+use tilewright_plan::{AnyPlan, Device, Planner, PolicyIdentity, Stage, Vae, of_any};
 
 /// Puts the policy of a session to work, a new one each time; its error ends the replay.
 pub type MakePlanner<'a, W = Vae> = dyn FnMut(&PolicyIdentity) -> Result<Box<dyn Planner<W>>, String> + 'a;
@@ -58,9 +58,5 @@ impl Work {
 
 /// A plan of any kind of work in a few words.
 pub fn describe_any(plan: &AnyPlan) -> String {
-    match plan {
-        AnyPlan::Vae(plan) => Vae::describe(plan),
-        AnyPlan::Denoise(plan) => Denoise::describe(plan),
-        AnyPlan::Text(plan) => Text::describe(plan),
-    }
+    of_any!(plan, plan: W => W::describe(plan))
 }

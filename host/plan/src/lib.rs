@@ -53,4 +53,4 @@ pub use recorder::{Recorded, Recorder};
 pub use request::{Backend, Device, Dtype, Hint, HostMemory, LEANEST_TIME, Model, Objective, Request};
 pub use stage::Stage;
 pub use text::{EncoderModel, Place, TextCapabilities, TextCost, TextOutcome, TextPlan, TextRecord, TextRequest};
-pub use work::{Any, AnyPlan, Data, Denoise, Each, FieldOf, Text, Vae, VariantOf, Work};
+pub use work::{Any, AnyPlan, Data, Denoise, Each, FieldOf, Kind, Text, Vae, VariantOf, Work};

@@ -6,23 +6,20 @@ use std::{io, io::BufRead};
 use serde::{Deserialize, de::DeserializeOwned};
 use thiserror::Error;
 
-use crate::{
-    Capabilities, Denoise, DenoiseCapabilities, DenoiseRequest, Device, Exchange, Record, Request, Stage, Text,
-    TextCapabilities, TextRequest, Vae, Work, any, exchange::RecordedQuestion,
-};
+use crate::{Device, Exchange, Record, Stage, Vae, VariantOf, Work, any, exchange::RecordedQuestion, of_any};
 
 /// The longest line that is read, in bytes: a full record of a decode after long use has a few
 /// hundred thousand.
 pub const MOST_LINE_BYTES: usize = 16 << 20;
 
 /// The most output pixels along a side, frames, samples, or units of a tile.
-const MOST_EXTENT: u32 = 1 << 20;
+pub(crate) const MOST_EXTENT: u32 = 1 << 20;
 
 /// The most texts of a request.
-const MOST_TEXTS: usize = 1 << 16;
+pub(crate) const MOST_TEXTS: usize = 1 << 16;
 
 /// The most hints of a request, and characters of a hint's value.
-const MOST_HINTS: usize = 1024;
+pub(crate) const MOST_HINTS: usize = 1024;
 
 /// The most attempts that a policy gets at once; the engine gives up after four.
 const MOST_ATTEMPTS: usize = 64;
@@ -87,7 +84,7 @@ pub fn read_any<R: BufRead>(source: R) -> Records<R> {
 pub fn read<R: BufRead>(source: R) -> impl Iterator<Item = Result<(u64, Record), Damage>> {
     read_any(source).filter_map(|read| match read {
         Ok((line, AnyRecord::Vae(record))) => Some(Ok((line, *record))),
-        Ok((_, AnyRecord::Denoise(_) | AnyRecord::Text(_))) => None,
+        Ok(_) => None,
         Err(damage) => Some(Err(damage)),
     })
 }
@@ -105,11 +102,8 @@ pub fn parse(line: u64, text: &[u8]) -> Result<Record, Damage> {
 /// # Errors
 /// Any [`Damage`] but that the file can't be read.
 pub fn parse_any(line: u64, text: &[u8]) -> Result<AnyRecord, Damage> {
-    match stage(text).filter(|_| text.len() <= MOST_LINE_BYTES) {
-        Some(Stage::Denoise) => Ok(AnyRecord::Denoise(Box::new(sound::<Denoise>(line, json(line, text)?)?))),
-        Some(Stage::Text) => Ok(AnyRecord::Text(Box::new(sound::<Text>(line, json(line, text)?)?))),
-        Some(Stage::Decode | Stage::Encode) | None => Ok(AnyRecord::Vae(Box::new(parse(line, text)?))),
-    }
+    let stage = stage(text).filter(|_| text.len() <= MOST_LINE_BYTES).unwrap_or_default();
+    Ok(of_any!(stage.kind(), _: W => W::any(Box::new(sound::<W>(line, json(line, text)?)?))))
 }
 
 /// The stage that a record names.
@@ -126,11 +120,8 @@ fn stage(text: &[u8]) -> Option<Stage> {
 impl AnyRecord {
     /// Reads a record that this program wrote, without a look at what it says.
     pub fn from_json(text: &str) -> Option<Self> {
-        match stage(text.as_bytes()) {
-            Some(Stage::Denoise) => Some(Self::Denoise(Box::new(serde_json::from_str(text).ok()?))),
-            Some(Stage::Text) => Some(Self::Text(Box::new(serde_json::from_str(text).ok()?))),
-            Some(Stage::Decode | Stage::Encode) | None => Some(Self::Vae(Box::new(serde_json::from_str(text).ok()?))),
-        }
+        let stage = stage(text.as_bytes()).unwrap_or_default();
+        Some(of_any!(stage.kind(), _: W => W::any(Box::new(serde_json::from_str(text).ok()?))))
     }
 }
 
@@ -146,7 +137,7 @@ fn json<T: DeserializeOwned>(line: u64, text: &[u8]) -> Result<T, Damage> {
     })
 }
 
-fn sound<W: Sensible>(line: u64, record: Record<W>) -> Result<Record<W>, Damage> {
+fn sound<W: Work>(line: u64, record: Record<W>) -> Result<Record<W>, Damage> {
     match senseless(&record) {
         Some(what) => Err(Damage::Senseless { line, what }),
         None => Ok(record),
@@ -204,96 +195,13 @@ impl<R: BufRead> Iterator for Records<R> {
     }
 }
 
-/// Work whose facts are looked at before they are used.
-pub trait Sensible: Work {
-    /// The part of a request that makes no sense, if any.
-    fn fault_of_request(request: &Self::Request) -> Option<String>;
-
-    /// The part of an offer that makes no sense, if any.
-    fn fault_of_capabilities(capabilities: &Self::Capabilities) -> Option<String>;
-
-    /// The part of both that makes no sense, if any.
-    fn fault(request: &Self::Request, capabilities: &Self::Capabilities) -> Option<String> {
-        Self::fault_of_request(request).or_else(|| Self::fault_of_capabilities(capabilities))
-    }
-}
-
-impl Sensible for Vae {
-    fn fault_of_request(request: &Request) -> Option<String> {
-        let extents = [
-            ("samples", request.batch),
-            ("frames", request.frames),
-            ("rows of pixels", request.height),
-            ("columns of pixels", request.width),
-            ("pixels per latent pixel", request.model.spatial_scale),
-            ("frames per latent frame", request.model.temporal_scale),
-        ];
-        let odd = extents.into_iter().find(|(_, extent)| !(1..=MOST_EXTENT).contains(extent));
-        let hints = request.hints.len();
-        odd.map(|(what, extent)| format!("{extent} {what}"))
-            .or_else(|| (hints > MOST_HINTS).then(|| format!("{hints} hints")))
-    }
-
-    fn fault_of_capabilities(capabilities: &Capabilities) -> Option<String> {
-        let extents = [("tile_unit", capabilities.tile_unit), ("tile_least", capabilities.tile_least)];
-        let odd = extents.into_iter().find(|(_, extent)| !(1..=MOST_EXTENT).contains(extent));
-        odd.map(|(what, extent)| format!("{what} {extent}")).or_else(|| {
-            (capabilities.dtypes.len() > MOST_HINTS).then(|| format!("{} types", capabilities.dtypes.len()))
-        })
-    }
-}
-
-impl Sensible for Denoise {
-    fn fault_of_request(request: &DenoiseRequest) -> Option<String> {
-        let extents = [
-            ("samples", request.batch),
-            ("frames", request.frames),
-            ("rows of a latent", request.height),
-            ("columns of a latent", request.width),
-            ("passes", request.passes),
-            ("blocks", request.model.blocks),
-        ];
-        let odd = extents.into_iter().find(|(_, extent)| !(1..=MOST_EXTENT).contains(extent));
-        let lists = [("sigmas", request.sigmas.len()), ("types of weights", request.model.stored_types.len())];
-        let long = lists.into_iter().find(|(_, length)| *length > MOST_EXTENT as usize);
-        let long = long.map(|(what, length)| format!("{length} {what}"));
-        odd.map(|(what, extent)| format!("{extent} {what}")).or(long)
-    }
-
-    fn fault_of_capabilities(capabilities: &DenoiseCapabilities) -> Option<String> {
-        let types = capabilities.dtypes.len();
-        (types > MOST_HINTS).then(|| format!("{types} types"))
-    }
-}
-
-impl Sensible for Text {
-    fn fault_of_request(request: &TextRequest) -> Option<String> {
-        let texts = request.tokens.len();
-        let odd = request.tokens.iter().find(|tokens| !(1..=MOST_EXTENT).contains(tokens));
-        let blocks = request.model.blocks;
-        let lists = [("texts", texts), ("types of weights", request.model.stored_types.len())];
-        let long = lists.into_iter().find(|(_, length)| *length > MOST_TEXTS);
-        odd.map(|tokens| format!("{tokens} tokens"))
-            .or_else(|| request.tokens.is_empty().then(|| "0 texts".to_owned()))
-            .or_else(|| (!(1..=MOST_EXTENT).contains(&blocks)).then(|| format!("{blocks} blocks")))
-            .or_else(|| long.map(|(what, length)| format!("{length} {what}")))
-    }
-
-    fn fault_of_capabilities(capabilities: &TextCapabilities) -> Option<String> {
-        let TextCapabilities { dtypes, places, weights, .. } = capabilities;
-        let lists = [("types", dtypes.len()), ("places", places.len()), ("forms of weights", weights.len())];
-        let long = lists.into_iter().find(|(_, length)| *length > MOST_HINTS);
-        long.map(|(what, length)| format!("{length} {what}"))
-    }
-}
-
 /// The part of a record that makes no sense, if any.
-fn senseless<W: Sensible>(record: &Record<W>) -> Option<String> {
+fn senseless<W: Work>(record: &Record<W>) -> Option<String> {
     let request = W::fault_of_request(&record.request).or_else(|| sense_of_device(&record.device));
     request.or_else(|| record.exchange.as_ref().and_then(sense_of_exchange))
 }
 
-fn sense_of_exchange<W: Sensible>(exchange: &Exchange<W>) -> Option<String> {
+fn sense_of_exchange<W: Work>(exchange: &Exchange<W>) -> Option<String> {
     let mut before = None;
     exchange.calls.iter().find_map(|call| {
         let after = before.is_none_or(|before| before < call.sequence);

@@ -11,7 +11,7 @@ use crate::{
     Objective, Options, Outcome, Plan, PlanOption, Precision, Record, Request, Stage, TextCapabilities, TextCost,
     TextOutcome, TextPlan, TextRequest,
     exchange::{DenoiseMeasured, ExactCost, ExactDenoiseCost, ExactTextCost, Measured, TextMeasured},
-    records::AnyRecord,
+    records::{AnyRecord, MOST_EXTENT, MOST_HINTS, MOST_TEXTS},
 };
 
 /// Facts that are compared, recorded and sent to other threads.
@@ -138,6 +138,17 @@ pub trait Work: Data + Copy + Default + Eq + Hash + VariantOf<AnyRecord, Variant
 
     /// Attempts until an outcome.
     fn attempts(outcome: &Self::Outcome) -> u32;
+
+    /// The part of a request that makes no sense, if any.
+    fn fault_of_request(request: &Self::Request) -> Option<String>;
+
+    /// The part of an offer that makes no sense, if any.
+    fn fault_of_capabilities(capabilities: &Self::Capabilities) -> Option<String>;
+
+    /// The part of both that makes no sense, if any.
+    fn fault(request: &Self::Request, capabilities: &Self::Capabilities) -> Option<String> {
+        Self::fault_of_request(request).or_else(|| Self::fault_of_capabilities(capabilities))
+    }
 }
 
 /// Decodes and encodes.
@@ -208,9 +219,26 @@ pub trait VariantOf<A> {
     fn of_any(any: &A) -> Option<&Self::Variant>;
 }
 
-/// An expression for whatever kind of work something is of: `of_any!(any, one => one.words())`.
+/// An expression for whatever kind of work something is of: `of_any!(any, one => one.words())`, or
+/// with the kind `of_any!(any, one: W => W::words(one))`.
 #[macro_export]
 macro_rules! of_any {
+    ($any:expr, $one:tt: $kind:ident => $words:expr) => {
+        match $any {
+            $crate::Any::Vae($one) => {
+                type $kind = $crate::Vae;
+                $words
+            }
+            $crate::Any::Denoise($one) => {
+                type $kind = $crate::Denoise;
+                $words
+            }
+            $crate::Any::Text($one) => {
+                type $kind = $crate::Text;
+                $words
+            }
+        }
+    };
     ($any:expr, $one:pat => $words:expr) => {
         match $any {
             $crate::Any::Vae($one) => $words,
@@ -285,6 +313,20 @@ macro_rules! type_of_kinds {
     ($one:ident $outer:ident<$of:ident>) => {
         $crate::$one<$outer<$of<$crate::Vae>>, $outer<$of<$crate::Denoise>>, $outer<$of<$crate::Text>>>
     };
+}
+
+/// Any kind of work.
+pub type Kind = Any<Vae, Denoise, Text>;
+
+impl Stage {
+    /// The kind of work that is done in it.
+    pub const fn kind(self) -> Kind {
+        match self {
+            Self::Decode | Self::Encode => Any::Vae(Vae),
+            Self::Denoise => Any::Denoise(Denoise),
+            Self::Text => Any::Text(Text),
+        }
+    }
 }
 
 /// A plan of any kind of work.
@@ -468,6 +510,29 @@ impl Work for Vae {
     fn measured_bytes(outcome: &Outcome) -> u64 {
         outcome.peak_bytes
     }
+
+    fn fault_of_request(request: &Request) -> Option<String> {
+        let extents = [
+            ("samples", request.batch),
+            ("frames", request.frames),
+            ("rows of pixels", request.height),
+            ("columns of pixels", request.width),
+            ("pixels per latent pixel", request.model.spatial_scale),
+            ("frames per latent frame", request.model.temporal_scale),
+        ];
+        let odd = extents.into_iter().find(|(_, extent)| !(1..=MOST_EXTENT).contains(extent));
+        let hints = request.hints.len();
+        odd.map(|(what, extent)| format!("{extent} {what}"))
+            .or_else(|| (hints > MOST_HINTS).then(|| format!("{hints} hints")))
+    }
+
+    fn fault_of_capabilities(capabilities: &Capabilities) -> Option<String> {
+        let extents = [("tile_unit", capabilities.tile_unit), ("tile_least", capabilities.tile_least)];
+        let odd = extents.into_iter().find(|(_, extent)| !(1..=MOST_EXTENT).contains(extent));
+        odd.map(|(what, extent)| format!("{what} {extent}")).or_else(|| {
+            (capabilities.dtypes.len() > MOST_HINTS).then(|| format!("{} types", capabilities.dtypes.len()))
+        })
+    }
 }
 
 impl Work for Denoise {
@@ -502,6 +567,27 @@ impl Work for Denoise {
     fn measured_bytes(outcome: &DenoiseOutcome) -> u64 {
         outcome.held_bytes()
     }
+
+    fn fault_of_request(request: &DenoiseRequest) -> Option<String> {
+        let extents = [
+            ("samples", request.batch),
+            ("frames", request.frames),
+            ("rows of a latent", request.height),
+            ("columns of a latent", request.width),
+            ("passes", request.passes),
+            ("blocks", request.model.blocks),
+        ];
+        let odd = extents.into_iter().find(|(_, extent)| !(1..=MOST_EXTENT).contains(extent));
+        let lists = [("sigmas", request.sigmas.len()), ("types of weights", request.model.stored_types.len())];
+        let long = lists.into_iter().find(|(_, length)| *length > MOST_EXTENT as usize);
+        let long = long.map(|(what, length)| format!("{length} {what}"));
+        odd.map(|(what, extent)| format!("{extent} {what}")).or(long)
+    }
+
+    fn fault_of_capabilities(capabilities: &DenoiseCapabilities) -> Option<String> {
+        let types = capabilities.dtypes.len();
+        (types > MOST_HINTS).then(|| format!("{types} types"))
+    }
 }
 
 impl Work for Text {
@@ -535,5 +621,24 @@ impl Work for Text {
 
     fn measured_bytes(outcome: &TextOutcome) -> u64 {
         outcome.held_bytes()
+    }
+
+    fn fault_of_request(request: &TextRequest) -> Option<String> {
+        let texts = request.tokens.len();
+        let odd = request.tokens.iter().find(|tokens| !(1..=MOST_EXTENT).contains(tokens));
+        let blocks = request.model.blocks;
+        let lists = [("texts", texts), ("types of weights", request.model.stored_types.len())];
+        let long = lists.into_iter().find(|(_, length)| *length > MOST_TEXTS);
+        odd.map(|tokens| format!("{tokens} tokens"))
+            .or_else(|| request.tokens.is_empty().then(|| "0 texts".to_owned()))
+            .or_else(|| (!(1..=MOST_EXTENT).contains(&blocks)).then(|| format!("{blocks} blocks")))
+            .or_else(|| long.map(|(what, length)| format!("{length} {what}")))
+    }
+
+    fn fault_of_capabilities(capabilities: &TextCapabilities) -> Option<String> {
+        let TextCapabilities { dtypes, places, weights, .. } = capabilities;
+        let lists = [("types", dtypes.len()), ("places", places.len()), ("forms of weights", weights.len())];
+        let long = lists.into_iter().find(|(_, length)| *length > MOST_HINTS);
+        long.map(|(what, length)| format!("{length} {what}"))
     }
 }

@@ -7,7 +7,7 @@ use std::{
     time::SystemTime,
 };
 
-use tilewright_plan::{Candidate, Denoise, LogLine, Record, Stage, Text, Vae, Work};
+use tilewright_plan::{Candidate, LogLine, Record, Stage, Vae, Work, any};
 
 /// The most jobs with a trace.
 const KEPT: usize = 200;
@@ -40,15 +40,7 @@ impl<W: Work> Default for JobTrace<W> {
 }
 
 /// The trace of a job of any kind.
-#[derive(Clone, Debug)]
-pub enum AnyJobTrace {
-    /// The trace of a decode or an encode.
-    Vae(Box<JobTrace>),
-    /// The trace of a sample.
-    Denoise(Box<JobTrace<Denoise>>),
-    /// The trace of an encoder's run.
-    Text(Box<JobTrace<Text>>),
-}
+pub type AnyJobTrace = any!(Box<JobTrace>);
 
 /// Traces of the last jobs, and decision times of the last revisions.
 #[derive(Debug, Default)]

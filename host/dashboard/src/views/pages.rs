@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use tilewright_config::{Conditions, Role};
-use tilewright_plan::{Candidate, Denoise, LogLine, Record, Text, Vae, Work};
+use tilewright_plan::{Candidate, LogLine, Record, Vae, Work, any};
 use tilewright_service_api::{EventBody, JobState};
 
 use super::{Charts, DeviceView, JobView, LatencySamples, PolicyView, RouteView, WatchdogView};
@@ -136,15 +136,7 @@ pub struct JobPage {
 }
 
 /// The trace of a decision about any kind of work.
-#[derive(Clone, Debug, PartialEq)]
-pub enum AnyTrace {
-    /// About a decode.
-    Vae(Box<DecisionTrace>),
-    /// About a sample.
-    Denoise(Box<DecisionTrace<Denoise>>),
-    /// About an encoder's run.
-    Text(Box<DecisionTrace<Text>>),
-}
+pub type AnyTrace = any!(Box<DecisionTrace>);
 
 /// The trace of a decision: the question, the policy, the answer and the outcome.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,9 +3,10 @@
 use std::{io::BufReader, path::Path};
 
 use tilewright_plan::{
-    Attempt, Device, Question, Record, Stage, Trial, UnderWay, Vae, each,
+    Attempt, Device, FieldOf, Question, Record, Stage, Trial, UnderWay, Vae, each,
     exchange::{ExactTrial, RecordedQuestion},
-    records::{self, AnyRecord, Damage},
+    of_any, of_each,
+    records::{self, Damage},
 };
 
 use super::{
@@ -49,13 +50,10 @@ pub fn read(path: &Path) -> Result<RecordedRequests, CompareError> {
     let mut requests = RecordedRequests::default();
     let damaged = |damage| CompareError::Damaged { path: path.into(), damage };
     for read in records::read_any(BufReader::new(file)) {
-        match read.map_err(damaged)? {
-            (line, AnyRecord::Vae(record)) => requests.vae.extend(of(&record, line).map_err(damaged)?),
-            (line, AnyRecord::Denoise(record)) => requests.denoise.extend(of(&record, line).map_err(damaged)?),
-            (line, AnyRecord::Text(record)) => requests.text.extend(of(&record, line).map_err(damaged)?),
-        }
+        let (line, record) = read.map_err(damaged)?;
+        of_any!(record, record: W => W::of_mut(&mut requests).extend(of(&record, line).map_err(damaged)?));
     }
-    if requests.vae.is_empty() && requests.denoise.is_empty() && requests.text.is_empty() {
+    if of_each!(&requests, requests => requests.is_empty()).into_iter().all(|is_empty| is_empty) {
         return Err(CompareError::NoRecords { path: path.into() });
     }
     Ok(requests)

@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use serde_json::{Value, json};
-use tilewright_plan::{Layout, Plan};
+use tilewright_plan::{Layout, Plan, Vae};
 use tilewright_policy::{CacheDir, Limits, PolicyHost};
 
 use super::*;

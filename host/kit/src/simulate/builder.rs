@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 use tilewright_plan::{
     Capabilities, Cost, Denoise, DenoiseCapabilities, DenoiseCost, DenoisePlan, DenoiseRequest, Device, Dtype, Failure,
-    FieldOf, Objective, Plan, Precision, Record, Request, Stage, Vae, each, of_any, of_each,
-    records::{AnyRecord, Sensible},
+    FieldOf, Objective, Plan, Precision, Record, Request, Stage, Vae, Work as _, each, of_any, of_each,
+    records::AnyRecord,
 };
 use tilewright_statistics::median;
 

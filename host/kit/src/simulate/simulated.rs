@@ -2,7 +2,7 @@
 
 use serde::de::DeserializeOwned;
 use tilewright_gate::work::Judged;
-use tilewright_plan::{Question, records::Sensible};
+use tilewright_plan::Question;
 use tilewright_policy::oracle;
 
 use super::{Case, Table};
@@ -13,7 +13,7 @@ use crate::replay::Replayed;
 pub type Distance = (u64, u32, bool);
 
 /// A kind of work that a device's table can hold.
-pub trait Simulated: Judged + Replayed + Sensible + DeserializeOwned {
+pub trait Simulated: Judged + Replayed + DeserializeOwned {
     /// A table's cases of this kind.
     fn cases(table: &Table) -> &[Case<Self>];
 

@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 use thiserror::Error;
-use tilewright_plan::{Denoise, Objective, Record, Stage, Text, Vae, VariantOf, bytes, of_any, records::AnyRecord};
+use tilewright_plan::{Objective, Record, Stage, VariantOf, bytes, of_any, of_kinds, records::AnyRecord};
 
 use super::{Table, simulated::Simulated, table::CaseIndex};
 
@@ -120,9 +120,7 @@ pub fn builtin(table: &Table) -> Vec<Item> {
     let mut items = Vec::new();
     for _ in 0..ROUNDS {
         let begun = items.len();
-        items.extend(under_each_limit::<Vae>(table));
-        items.extend(under_each_limit::<Denoise>(table));
-        items.extend(under_each_limit::<Text>(table));
+        of_kinds!(W => items.extend(under_each_limit::<W>(table)));
         mix(&mut items[begun..], begun as u64);
     }
     items
@@ -169,11 +167,7 @@ pub fn read(table: &Table, text: &[u8]) -> Result<Vec<Item>, WorkloadError> {
         let request = index + 1;
         let extents = [wanted.width, wanted.height, wanted.frames, wanted.batch];
         let family = wanted.family.as_deref();
-        let found = match wanted.stage {
-            Some(Stage::Decode | Stage::Encode) | None => find::<Vae>(table, extents, family),
-            Some(Stage::Denoise) => find::<Denoise>(table, extents, family),
-            Some(Stage::Text) => find::<Text>(table, extents, family),
-        };
+        let found = of_any!(wanted.stage.unwrap_or_default().kind(), _: W => find::<W>(table, extents, family));
         let (case, whole_bytes) = found.ok_or_else(|| WorkloadError::NoCase {
             request,
             wanted: format!(

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tilewright_plan::{Dtype, Precision, Text, TextOutcome, TextPlan, TextRequest, WeightForm};
+use tilewright_plan::{Dtype, Precision, Text, TextCost, TextOutcome, TextPlan, TextRequest, WeightForm};
 
 use super::{differing, milliseconds};
 use crate::{
@@ -23,6 +23,10 @@ impl Compared for Text {
 
     fn name(request: &TextRequest) -> String {
         Self::words(request)
+    }
+
+    fn time_with_loading(cost: &TextCost) -> Duration {
+        cost.elapsed.saturating_add(cost.load)
     }
 }
 

@@ -13,7 +13,7 @@ use tilewright_dashboard::views::{
     RouteChoice, RouteView, ShadowView, Standing, TimeSeries, WatchdogView,
 };
 use tilewright_pipeline::Kept;
-use tilewright_plan::{AnyPlan, Backend, Record, Stage, records::AnyRecord};
+use tilewright_plan::{AnyPlan, Backend, Record, Stage, VariantOf, Work, of_any, records::AnyRecord};
 use tilewright_rollout::{CanaryFacts, CanaryState, RULE, ShadowFacts, SlotFacts};
 use tilewright_service_api::{JobStage, JobState, PlanGrid};
 
@@ -224,11 +224,7 @@ fn seeds_of(stored: &StoredJob) -> Vec<u64> {
 }
 
 fn is_of(plan: &AnyPlan, stage: Stage) -> bool {
-    match plan {
-        AnyPlan::Text(_) => stage == Stage::Text,
-        AnyPlan::Denoise(_) => stage == Stage::Denoise,
-        AnyPlan::Vae(_) => matches!(stage, Stage::Encode | Stage::Decode),
-    }
+    of_any!(plan, _: W => W::STAGES.contains(&stage))
 }
 
 /// The plan of a record, and the parts that it divided the work into.
@@ -327,21 +323,11 @@ fn any_trace(
     record: AnyRecord,
     json: &str,
 ) -> AnyTrace {
-    macro_rules! of_kind {
-        ($kind:ident, $record:expr) => {{
-            let place = kept.iter().position(|trace| matches!(trace, AnyJobTrace::$kind(_)));
-            let trace = match place.map(|place| kept.remove(place)) {
-                Some(AnyJobTrace::$kind(trace)) => *trace,
-                _ => JobTrace::default(),
-            };
-            AnyTrace::$kind(Box::new(decision_trace(server, stored, *$record, trace, json)))
-        }};
-    }
-    match record {
-        AnyRecord::Vae(record) => of_kind!(Vae, record),
-        AnyRecord::Denoise(record) => of_kind!(Denoise, record),
-        AnyRecord::Text(record) => of_kind!(Text, record),
-    }
+    of_any!(record, record: W => {
+        let place = kept.iter().position(|trace| W::of_any(trace).is_some());
+        let trace: Option<Box<JobTrace<W>>> = place.and_then(|place| W::of_any(&kept.remove(place)).cloned());
+        W::any(Box::new(decision_trace(server, stored, *record, trace.map_or_else(JobTrace::default, |trace| *trace), json)))
+    })
 }
 
 fn decision_trace<W: Kept>(
