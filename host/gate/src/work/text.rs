@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 
 use tilewright_plan::{
     Backend, CostModel, Device, Dtype, EncoderModel, Objective, Place, Precision, Stage, StoredType, Text,
-    TextCapabilities, TextCost, TextOutcome, TextPlan, TextRequest, Trial, WeightForm,
+    TextCapabilities, TextCost, TextOutcome, TextPlan, TextRequest, WeightForm,
 };
 
 use super::{Judged, SLOWER, more};
