@@ -18,7 +18,7 @@ mod workload;
 
 pub use builder::{Builder, SkippedEntries};
 pub use report::{PolicyRow, RequestResult, RequestRow, Simulation};
-pub use run::{Entrant, Options, run};
+pub use run::{Entrant, Options, PlannerOf, run};
 pub(crate) use simulated::Distance;
 pub use simulated::Simulated;
 pub use table::{Case, CaseIndex, Choice, Entry, MOST_TABLE_BYTES, Table, TableError};

@@ -6,9 +6,10 @@ use std::{io::Write, path::Path};
 
 use tilewright_bench::Spelling;
 use tilewright_kit::simulate::{
-    Entrant, Item, MOST_TABLE_BYTES, Options, Simulation, Table, builtin, from_records, read_workload, run as simulated,
+    Entrant, Item, MOST_TABLE_BYTES, Options, PlannerOf, Simulation, Table, builtin, from_records, read_workload,
+    run as simulated,
 };
-use tilewright_plan::{bytes, records, terminal::shorten, words::with_noun};
+use tilewright_plan::{bytes, of_kinds, records, terminal::shorten, words::with_noun};
 use tilewright_plot::Page;
 use tilewright_policy::LoadedPolicy;
 
@@ -46,10 +47,8 @@ pub fn run(arguments: &Simulate) -> Outcome {
         let loaded = super::verify(&host, &spelling.policy)?.load(&host)?;
         let time_budget = loaded.inspection().limits.time_budget(workload.len());
         let loaded = loaded.with_time_budget(time_budget);
-        let configured = || Ok::<_, Failure>(Box::new(loaded.configure(&spelling.settings)?));
-        let (planner, samples, texts) = (configured()?, configured()?, configured()?);
-        let label = spelling.to_string();
-        entrants.push(Entrant { label, planner, samples, texts });
+        let planners = of_kinds!(W => Box::new(loaded.configure(&spelling.settings)?) as PlannerOf<W>);
+        entrants.push(Entrant { label: spelling.to_string(), planners });
         policies.push(loaded);
     }
     let options = Options { nearest: !arguments.exact_only, allows_blended: arguments.allow.blended() };

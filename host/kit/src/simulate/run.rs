@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use tilewright_plan::{Attempt, Denoise, Device, Dtype, Failure, Fallback, Planner, Question, Text};
+use tilewright_plan::{
+    Attempt, Device, Dtype, Failure, Fallback, FieldOf, Planner, Question, each, of_any, of_each, of_kinds,
+};
 
 use super::{
     Case, Choice, Entry, Item, PolicyRow, RequestResult, RequestRow, Simulation, Table,
     facts::{PastRun, TableCostModel},
     simulated::Simulated,
-    table::CaseIndex,
 };
 
 /// The most attempts with a policy's plans, and the most in all, without and with the host's own
@@ -21,13 +22,12 @@ const MOST_WITH_OWN: usize = 6;
 pub struct Entrant {
     /// The policy's name in the report.
     pub label: String,
-    /// The policy, ready to decide and without earlier outcomes.
-    pub planner: Box<dyn Planner>,
-    /// The same for samples.
-    pub samples: Box<dyn Planner<Denoise>>,
-    /// The same for text encoders.
-    pub texts: Box<dyn Planner<Text>>,
+    /// The policy for each kind of work, ready to decide and without earlier outcomes.
+    pub planners: each!(PlannerOf),
 }
+
+/// A planner of a kind of work.
+pub type PlannerOf<W> = Box<dyn Planner<W>>;
 
 /// Options of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,25 +40,27 @@ pub struct Options {
 
 /// Runs every policy through the workload on its own: each learns only from its own choices.
 pub fn run(table: &Table, workload: &[Item], entrants: Vec<Entrant>, options: Options) -> Simulation {
-    let cases: Vec<Arc<Case>> = table.cases.iter().cloned().map(Arc::new).collect();
-    let samples: Vec<Arc<Case<Denoise>>> = table.samples.iter().cloned().map(Arc::new).collect();
-    let texts: Vec<Arc<Case<Text>>> = table.texts.iter().cloned().map(Arc::new).collect();
+    let cases = of_kinds!(W => W::cases(table).iter().cloned().map(Arc::new).collect::<Vec<Arc<Case<W>>>>());
+    // Counted one kind after the other, as the report lists them.
+    let mut count = 0;
+    let begins = of_each!(&cases, cases => {
+        count += cases.len();
+        count - cases.len()
+    });
     let policies = entrants.into_iter().map(|mut entrant| {
-        let mut walk = PolicyRun::new(&table.device, entrant.planner.as_mut(), options);
-        let mut of_samples = PolicyRun::new(&table.device, entrant.samples.as_mut(), options);
-        let mut of_texts = PolicyRun::new(&table.device, entrant.texts.as_mut(), options);
-        let rows = workload.iter().filter_map(|item| match item.case {
-            CaseIndex::Vae(case) => Some(walk.request(item, case, cases.get(case)?)),
-            // Counted after the others, as the report lists them.
-            CaseIndex::Denoise(case) => Some(of_samples.request(item, cases.len() + case, samples.get(case)?)),
-            CaseIndex::Text(case) => Some(of_texts.request(item, cases.len() + samples.len() + case, texts.get(case)?)),
+        let planners = &mut entrant.planners;
+        let mut runs = of_each!(planners, planner => PolicyRun::new(&table.device, planner.as_mut(), options));
+        let rows = workload.iter().filter_map(|item| {
+            of_any!(item.case, case: W => {
+                let found = W::of(&cases).get(case)?;
+                Some(W::of_mut(&mut runs).request(item, W::of(&begins) + case, found))
+            })
         });
         let rows = rows.collect();
-        let asked = [walk.asked, of_samples.asked, of_texts.asked];
-        let fuel = walk.fuel + of_samples.fuel + of_texts.fuel;
-        let row = PolicyRow::new(entrant.label, entrant.planner.identity().clone(), rows);
-        let (prices_asked, prices_unknown) =
-            (asked.iter().map(|(all, _)| all).sum(), asked.iter().map(|(_, unknown)| unknown).sum());
+        let fuel = of_each!(&runs, run => run.fuel).into_iter().sum();
+        let prices_asked = of_each!(&runs, run => run.asked.0).into_iter().sum();
+        let prices_unknown = of_each!(&runs, run => run.asked.1).into_iter().sum();
+        let row = PolicyRow::new(entrant.label, entrant.planners.vae.identity().clone(), rows);
         PolicyRow { prices_asked, prices_unknown, fuel, ..row }
     });
     Simulation {

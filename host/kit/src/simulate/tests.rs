@@ -1,8 +1,9 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tilewright_plan::{
-    Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, Failure, HostMemory, Layout, LearnReport, Model,
-    Objective, Outcome, Plan, Planner, PolicyIdentity, Precision, Question, Release, Request, Space, Tile, Vae,
+    Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, Each, Failure, HostMemory, Layout, LearnReport,
+    Model, Objective, Outcome, Plan, Planner, PolicyIdentity, Precision, Question, Release, Request, Space, Tile, Vae,
+    of_kinds,
 };
 use tilewright_policy::FallbackPlanner;
 
@@ -103,8 +104,13 @@ fn entrant(plans: &[Plan]) -> (Entrant, std::rc::Rc<std::cell::RefCell<Vec<usize
     let planner = Stub { identity, plans: plans.to_vec(), trials: std::rc::Rc::clone(&trials) };
     let identity = Planner::<Vae>::identity(&planner).clone();
     let standby = || Box::new(FallbackPlanner::new(identity.clone(), "of decodes alone"));
-    let (samples, texts) = (standby(), standby());
-    (Entrant { label: "stub".into(), planner: Box::new(planner), samples, texts }, trials)
+    (
+        Entrant {
+            label: "stub".into(),
+            planners: Each { vae: Box::new(planner), denoise: standby(), text: standby() },
+        },
+        trials,
+    )
 }
 
 impl Planner for Stub {
@@ -313,7 +319,8 @@ fn a_policy_is_simulated_on_a_table_of_samples() {
     assert_eq!(table.samples.len(), 1);
     let host = PolicyHost::new(Limits::default(), &CacheDir::Off).unwrap();
     let policy = || Box::new(host.load_shipped("adaptive").unwrap().configure(&[]).unwrap());
-    let entrant = Entrant { label: "adaptive".into(), planner: policy(), samples: policy(), texts: policy() };
+    let planners = of_kinds!(W => policy() as PlannerOf<W>);
+    let entrant = Entrant { label: "adaptive".into(), planners };
     let workload = builtin(&table);
     assert_eq!(workload.len(), 27);
     let report = run(&table, &workload, vec![entrant], Options { nearest: true, allows_blended: true });
@@ -356,7 +363,8 @@ fn a_policy_is_simulated_on_a_table_of_text_encoders() {
     assert_eq!(table.words(), ["t5-xxl 512 tokens in 2 texts"]);
     let host = PolicyHost::new(Limits::default(), &CacheDir::Off).unwrap();
     let policy = || Box::new(host.load_shipped("adaptive").unwrap().configure(&[]).unwrap());
-    let entrant = Entrant { label: "adaptive".into(), planner: policy(), samples: policy(), texts: policy() };
+    let planners = of_kinds!(W => policy() as PlannerOf<W>);
+    let entrant = Entrant { label: "adaptive".into(), planners };
     let workload = builtin(&table);
     assert_eq!(workload.len(), 27);
     let report = run(&table, &workload, vec![entrant], Options { nearest: true, allows_blended: true });

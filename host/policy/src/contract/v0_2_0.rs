@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tilewright_plan::{Denoise, Question, Stage, Text, Trial, Vae, Value, Work};
+use tilewright_plan::{self as plan, Denoise, Question, Stage, Text, Trial, Vae, Value, Work};
 use wasmtime::{
     Result, Store,
     component::{self, Component, HasSelf, InstancePre, Linker},
@@ -11,13 +11,17 @@ use wasmtime::{
 use self::{
     bindings::{
         exports::tilewright::policy::{denoise_policy, lifecycle, text_policy, vae_policy},
-        tilewright::policy as contract,
+        tilewright::policy::{self as contract, types},
     },
     denoise::SampleRequest,
     text::EncoderRequest,
     vae::VaeRequest,
 };
-use super::{Answer, Asks, Instance, Interface, Linked, World, conversions::lifecycle, unanswered};
+use super::{
+    Answer, Asks, Instance, Interface, Linked, World,
+    conversions::{alike, lifecycle},
+    unanswered,
+};
 use crate::{guest::Guest, host::Description, settings::Setting};
 
 #[allow(missing_docs, reason = "generated from the contract's text, where the documentation stands")]
@@ -60,6 +64,8 @@ pub(super) const WORLD: World = World {
     stages: &[(VAE, &[Stage::Decode, Stage::Encode]), (DENOISE, &[Stage::Denoise]), (TEXT, &[Stage::Text])],
     link,
 };
+
+alike!(types::Stage, Stage, Text, Denoise, Decode, Encode);
 
 /// A linked component, and the exports that it has.
 struct Exports {

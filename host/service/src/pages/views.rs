@@ -23,14 +23,10 @@ use crate::{
     clock,
     device::DeviceState,
     job_traces::{AnyJobTrace, JobTrace},
-    jobs::{
-        StoredJob,
-        live::{plan_grid, step_grid},
-        store::JobFilter,
-    },
+    jobs::{StoredJob, live::step_grid, store::JobFilter},
     problem::Problem,
     state::ServerState,
-    work::split_stages,
+    work::{Followed, split_stages},
 };
 
 pub use self::prompt::{AskedPrompt, prompt};
@@ -229,11 +225,10 @@ fn is_of(plan: &AnyPlan, stage: Stage) -> bool {
 
 /// The plan of a record, and the parts that it divided the work into.
 fn planned(record: &AnyRecord) -> (AnyPlan, PlanGrid) {
-    match record {
-        AnyRecord::Vae(record) => (record.plan.clone().into(), plan_grid(&record.request, &record.plan)),
-        AnyRecord::Denoise(record) => (record.plan.clone().into(), step_grid(record.request.steps)),
-        AnyRecord::Text(record) => (record.plan.clone().into(), step_grid(record.request.tokens.len() as u32)),
-    }
+    of_any!(record, record: W => {
+        let grid = W::grid(Some(&record.request), &record.plan);
+        (record.plan.clone().into(), grid.unwrap_or_else(|| step_grid(1)))
+    })
 }
 
 fn policy_view(server: &ServerState, policy: SlotFacts, routes: &[RouteOnTrial]) -> PolicyView {

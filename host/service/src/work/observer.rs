@@ -16,7 +16,8 @@ use tilewright_engine::{
 use tilewright_media::Preview;
 use tilewright_pipeline::{KeptSample, LatentMap};
 use tilewright_plan::{
-    Decision, Denoise, DenoiseCost, DenoiseOutcome, DenoiseRequest, PoolStatistics, Request, Text, Vae, Work,
+    Decision, Denoise, DenoiseCost, DenoiseOutcome, DenoiseRequest, PoolStatistics, Request, Text, TextRequest, Vae,
+    Work,
 };
 use tilewright_rollout::{Assignment, Decider, Served};
 use tilewright_service_api::{PlanGrid, SamplingProgress};
@@ -302,7 +303,9 @@ macro_rules! followed {
 }
 
 followed!(Vae, |request: Option<&Request>, plan| Some(plan_grid(request?, plan)));
-followed!(Text, |_, _| Some(step_grid(1)));
+followed!(Text, |request: Option<&TextRequest>, _| {
+    Some(step_grid(request.map_or(1, |request| request.tokens.len() as u32)))
+});
 followed!(
     Denoise,
     |request: Option<&DenoiseRequest>, _| Some(step_grid(request.map_or(0, |request| request.steps))),

@@ -10,7 +10,6 @@ use crate::contract::conversions::{alike, conversions};
 
 conversions!(vae, types);
 alike!(types::Dtype, Dtype, F32, Tf32, Bf16, F16, F8E4m3, F8E5m2, I8, I4);
-alike!(types::Stage, Stage, Text, Denoise, Decode, Encode);
 alike!(types::WeightForm, WeightForm, Packed, Expanded);
 
 /// Writes both directions of a conversion between plans of the contract and of [`tilewright_plan`],
