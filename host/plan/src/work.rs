@@ -175,7 +175,7 @@ pub struct Each<V, D, T> {
 }
 
 impl<T> Each<T, T, T> {
-    /// All of them in one.
+    /// A single one, of all of them.
     pub fn merged(self, mut merge: impl FnMut(T, T) -> T) -> T {
         let first = merge(self.vae, self.denoise);
         merge(first, self.text)
