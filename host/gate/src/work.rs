@@ -1,4 +1,5 @@
-//! The kinds of work that the gate asks about: their golden requests, and the differences in judging.
+//! The kinds of work that the gate asks about: their golden requests, and the differences in
+//! judging.
 
 mod denoise;
 mod text;

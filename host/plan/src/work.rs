@@ -174,6 +174,14 @@ pub struct Each<V, D, T> {
     pub text: T,
 }
 
+impl<T> Each<T, T, T> {
+    /// A single one, of all of them.
+    pub fn merged(self, mut merge: impl FnMut(T, T) -> T) -> T {
+        let first = merge(self.vae, self.denoise);
+        merge(first, self.text)
+    }
+}
+
 impl<T> IntoIterator for Each<T, T, T> {
     type Item = T;
     type IntoIter = array::IntoIter<T, 3>;

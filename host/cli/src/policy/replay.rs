@@ -11,8 +11,8 @@ use tilewright_kit::replay::{
     SamePolicyRow, check_full, describe_any, gather, replay_other_policy, replay_same_policy,
 };
 use tilewright_plan::{
-    Denoise, Planner, PolicyIdentity, Text, bytes,
-    records::{self, AnyRecord},
+    FieldOf, Planner, PolicyIdentity, Record, bytes, each, of_any, of_each, of_kinds,
+    records::{self, AnyRecord, Damage},
     terminal::shorten,
     words::with_noun,
 };
@@ -34,8 +34,7 @@ const LINE: usize = 400;
 /// Replays records.
 pub fn run(arguments: &Replay) -> Outcome {
     let read = read(&arguments.records)?;
-    let Read { vae: recorded, samples, texts } = &read;
-    let (ordinary, records) = read.count();
+    let [ordinary, records] = count(&read);
     if ordinary > 0 {
         tell!("note: {ordinary} of {records} records were made without --record full, and are not replayed");
     }
@@ -48,7 +47,7 @@ pub fn run(arguments: &Replay) -> Outcome {
     let files = arguments.policy_file.iter().map(|path| Ok(patient(super::verify_file(&host, path)?.load(&host)?)));
     let mut known = files.collect::<Outcome<Vec<_>>>()?;
     let asked = arguments.policy.as_deref().map(find).transpose()?;
-    let decided = |policy: &LoadedPolicy| read.policies().all(|decided| decided.digest == policy.inspection().digest);
+    let decided = |policy: &LoadedPolicy| deciders(&read).all(|decided| decided.digest == policy.inspection().digest);
     match asked {
         // The policy that decided then, by its file or name.
         Some(policy) if arguments.set.is_empty() && decided(&policy) => known.push(policy),
@@ -72,13 +71,11 @@ pub fn run(arguments: &Replay) -> Outcome {
         }
         Ok(policy)
     };
-    let mut for_vae = |identity: &PolicyIdentity| Ok(Box::new(configured(identity)?) as Box<dyn Planner>);
-    let mut for_samples = |identity: &PolicyIdentity| Ok(Box::new(configured(identity)?) as Box<dyn Planner<Denoise>>);
-    let mut for_texts = |identity: &PolicyIdentity| Ok(Box::new(configured(identity)?) as Box<dyn Planner<Text>>);
-    let report = replay_same_policy(recorded, &mut for_vae)
-        .and_then(|report| Ok(report.and(replay_same_policy(samples, &mut for_samples)?)))
-        .and_then(|report| Ok(report.and(replay_same_policy(texts, &mut for_texts)?)))
-        .map_err(|error| input_failure(&arguments.records, &error))?;
+    let reports = of_kinds!(W => {
+        let mut planner = |identity: &PolicyIdentity| Ok(Box::new(configured(identity)?) as Box<dyn Planner<W>>);
+        replay_same_policy(W::of(&read), &mut planner).map_err(|error| input_failure(&arguments.records, &error))?
+    });
+    let report = reports.merged(SamePolicyReport::and);
     policies.values().try_for_each(LoadedPolicy::check_time_budget)?;
     if arguments.loaded.json {
         printer::json(&report)?;
@@ -99,25 +96,18 @@ fn input_failure(path: &Path, error: &ReplayError) -> Failure {
 }
 
 /// The contents of a file of records.
-struct Read {
-    vae: Recorded,
-    samples: Recorded<Denoise>,
-    texts: Recorded<Text>,
+type Read = each!(Recorded);
+
+/// The policies that decided.
+fn deciders(read: &Read) -> impl Iterator<Item = &PolicyIdentity> {
+    let of = of_each!(read, read => read.sessions.iter().map(|session| &session.policy).collect::<Vec<_>>());
+    of.into_iter().flatten()
 }
 
-impl Read {
-    /// The policies that decided.
-    fn policies(&self) -> impl Iterator<Item = &PolicyIdentity> {
-        let vae = self.vae.sessions.iter().map(|session| &session.policy);
-        let samples = self.samples.sessions.iter().map(|session| &session.policy);
-        vae.chain(samples).chain(self.texts.sessions.iter().map(|session| &session.policy))
-    }
-
-    /// Records without an exchange, and all of them.
-    fn count(&self) -> (usize, usize) {
-        let Self { vae, samples, texts } = self;
-        (vae.ordinary + samples.ordinary + texts.ordinary, vae.records + samples.records + texts.records)
-    }
+/// Records without an exchange, and all of them.
+fn count(read: &Read) -> [usize; 2] {
+    let counts = of_each!(read, read => [read.ordinary, read.records]);
+    counts.merged(|[ordinary, records], other| [ordinary + other[0], records + other[1]])
 }
 
 fn read(path: &Path) -> Outcome<Read> {
@@ -126,22 +116,18 @@ fn read(path: &Path) -> Outcome<Read> {
     } else {
         Box::new(BufReader::new(tilewright_files::open(path).map_err(files::unreadable(path))?))
     };
-    let (mut samples, mut texts) = (Vec::new(), Vec::new());
+    let mut others = of_kinds!(W => Vec::<std::result::Result<(u64, Record<W>), Damage>>::new());
     let vae = records::read_any(source).filter_map(|read| match read {
         Ok((line, AnyRecord::Vae(record))) => Some(Ok((line, *record))),
-        Ok((line, AnyRecord::Denoise(record))) => {
-            samples.push(Ok((line, *record)));
-            None
-        }
-        Ok((line, AnyRecord::Text(record))) => {
-            texts.push(Ok((line, *record)));
+        Ok((line, record)) => {
+            of_any!(record, record: W => W::of_mut(&mut others).push(Ok((line, *record))));
             None
         }
         Err(damage) => Some(Err(damage)),
     });
     let gathered = gather(vae).and_then(|vae| {
-        let read = Read { vae, samples: gather(samples)?, texts: gather(texts)? };
-        let (ordinary, records) = read.count();
+        let read = Read { vae, ..of_each!(others, records => gather(records)?) };
+        let [ordinary, records] = count(&read);
         check_full(records, ordinary)?;
         Ok(read)
     });
@@ -153,7 +139,7 @@ fn find_deciders(host: &PolicyHost, read: &Read, known: Vec<LoadedPolicy>) -> Ou
     let mut policies: HashMap<_, _> =
         known.into_iter().map(|policy| (policy.inspection().digest.clone(), policy)).collect();
     let given = !policies.is_empty();
-    for decided in read.policies() {
+    for decided in deciders(read) {
         let PolicyIdentity { name, version, digest, .. } = decided;
         if policies.contains_key(digest) {
             continue;
@@ -198,14 +184,11 @@ fn compare(arguments: &Replay, read: &Read, find: &dyn Fn(&PolicyIdentity) -> Ou
         policy.configure(&settings).map_err(|error| error.to_string())
     };
     let wrong = |error| input_failure(&arguments.records, &error);
-    let report =
-        replay_other_policy(&read.vae, &mut |identity| Ok(Box::new(configured(identity)?) as Box<dyn Planner>));
-    let of_samples = replay_other_policy(&read.samples, &mut |identity| {
-        Ok(Box::new(configured(identity)?) as Box<dyn Planner<Denoise>>)
+    let reports = of_kinds!(W => {
+        let mut planner = |identity: &PolicyIdentity| Ok(Box::new(configured(identity)?) as Box<dyn Planner<W>>);
+        replay_other_policy(W::of(read), &mut planner).map_err(wrong)?
     });
-    let of_texts =
-        replay_other_policy(&read.texts, &mut |identity| Ok(Box::new(configured(identity)?) as Box<dyn Planner<Text>>));
-    let report = report.map_err(wrong)?.and(of_samples.map_err(wrong)?).and(of_texts.map_err(wrong)?);
+    let report = reports.merged(OtherPolicyReport::and);
     asked.iter().try_for_each(LoadedPolicy::check_time_budget)?;
     if arguments.loaded.json {
         return printer::json(&report);

@@ -245,7 +245,7 @@ impl Builder {
             }
         };
         let table = Table::new(name, about, device, of_each!(self.groups, groups => finished(groups)));
-        if table.is_empty() { Err(TableError::Empty) } else { Ok(table) }
+        if table.count() == 0 { Err(TableError::Empty) } else { Ok(table) }
     }
 
     fn is_wanted(&self, device: &Device) -> bool {

@@ -7,7 +7,7 @@ use serde_json::to_string as json;
 use thiserror::Error;
 use tilewright_plan::{
     Any, AnyPlan, Backend, Denoise, Device, Dtype, Each, Failure, Objective, Precision, Question, Stage, Text, Vae,
-    each,
+    each, of_kinds,
 };
 
 use super::simulated::Simulated;
@@ -246,9 +246,9 @@ impl Table {
         Self { tilewright_table: FORMAT, name, about, device, cases, samples, texts }
     }
 
-    /// True if it has no case.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.cases.is_empty() && self.samples.is_empty() && self.texts.is_empty()
+    /// The number of cases.
+    pub(crate) fn count(&self) -> usize {
+        of_kinds!(W => W::cases(self).len()).into_iter().sum()
     }
 
     /// Reads a table, which may come from anywhere.
@@ -270,13 +270,12 @@ impl Table {
             return Err(TableError::Format { found });
         }
         let table: Self = serde_json::from_slice(text).map_err(not)?;
-        let cases = table.cases.len() + table.samples.len() + table.texts.len();
+        let cases = table.count();
         if cases == 0 || cases > MOST_CASES {
             return Err(TableError::NotATable(format!("{cases} cases, of 1 to {MOST_CASES}")));
         }
-        let faults = table.cases.iter().map(Case::fault).chain(table.samples.iter().map(Case::fault));
-        let faults = faults.chain(table.texts.iter().map(Case::fault));
-        for (index, what) in faults.enumerate() {
+        let faults = of_kinds!(W => W::cases(&table).iter().map(Case::fault).collect::<Vec<_>>());
+        for (index, what) in faults.into_iter().flatten().enumerate() {
             if let Some(what) = what {
                 return Err(TableError::Senseless { case: index + 1, what });
             }
@@ -314,8 +313,8 @@ impl Table {
     /// The kinds of work in a few words each: those of samples behind the others, and those of text
     /// encoders last.
     pub fn words(&self) -> Vec<String> {
-        let samples = self.samples.iter().map(Case::words);
-        self.cases.iter().map(Case::words).chain(samples).chain(self.texts.iter().map(Case::words)).collect()
+        let words = of_kinds!(W => W::cases(self).iter().map(Case::words).collect::<Vec<_>>());
+        words.into_iter().flatten().collect()
     }
 
     /// The case of a request's kind, on any device.
