@@ -121,10 +121,13 @@ impl Stop {
     }
 }
 
+/// Work, and the planner of its runs.
+type Made<'a, J> = (&'a J, Box<dyn Planner<<J as Raced>::Work>>);
+
 /// A policy's runs.
 pub(crate) struct Runner<'a, J: Raced> {
     /// The work and its policy; none if one of them could not be made.
-    pub made: Option<(&'a J, Box<dyn Planner<J::Work>>)>,
+    pub made: Option<Made<'a, J>>,
     pub label: String,
     /// True if its output is compared afterwards.
     pub keeps: bool,

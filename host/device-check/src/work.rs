@@ -18,7 +18,7 @@ use tilewright_plan::{
     Backend, Cost, CostModel, Decision, Dtype, Layout, LearnReport, Objective, Outcome, Plan, Planner, PolicyIdentity,
     Precision, Question, Record, Release, Space, Stage,
 };
-use tilewright_torch::device::Choice;
+use tilewright_torch::{device::Choice, scalar};
 
 use crate::Effort;
 
@@ -165,10 +165,9 @@ impl Subject {
         let batch = if network.is_video() { 1 + network.temporal_scale() as usize } else { latents.batch };
         let extent = latents.width * network.scale as usize;
         let frames = Latents { batch, channels: 3, height: extent, width: extent, frames: None, seed: SEED };
-        let tensors = || -> tilewright_bench::Result<(Tensor, Tensor)> {
-            Ok((latents.tensor()?, frames.tensor()?.f_clamp(-1.0, 1.0)?))
-        };
-        let (latents, frames) = tensors().map_err(|error| error.to_string())?;
+        let tensor = |of: Latents| of.tensor().map_err(|error| error.to_string());
+        let frames = scalar::clamp(&tensor(frames)?, -1.0, 1.0).map_err(|error| error.to_string())?;
+        let latents = tensor(latents)?;
         Ok(Self { model, latents, frames })
     }
 

@@ -363,19 +363,26 @@ pub struct OpenParts {
     pub text: Option<(TextEncoders, Option<u32>)>,
 }
 
+/// The reason that a model's parts can't be served.
+#[derive(Debug)]
+pub struct PartsRefused {
+    /// The key of the configuration that is to blame.
+    pub key: &'static str,
+    /// The fault.
+    pub error: Box<Error>,
+}
+
 /// Opens the parts of a configured model.
 ///
 /// # Errors
 /// There is no such model, or a part of it is unsound or does not go with the others: with the key
 /// that is to blame.
-pub fn open_parts(
-    name: &str,
-    configured: &tilewright_config::Model,
-) -> std::result::Result<OpenParts, (&'static str, Error)> {
-    let refused = |key| move |reason| (key, Error::Model { model: name.to_owned(), reason });
+pub fn open_parts(name: &str, configured: &tilewright_config::Model) -> std::result::Result<OpenParts, PartsRefused> {
+    let wrong = |key, error| PartsRefused { key, error: Box::new(error) };
+    let refused = |key| move |reason| wrong(key, Error::Model { model: name.to_owned(), reason });
     let parts = find_parts(configured).map_err(refused("model"))?;
     let vae = parts.vae.as_ref().map(|path| {
-        let overrides = overrides(name, path, configured).map_err(|error| ("family", error))?;
+        let overrides = overrides(name, path, configured).map_err(|error| wrong("family", error))?;
         Model::open(path, overrides).map_err(|error| refused(to_blame(path, overrides))(error))
     });
     let vae = vae.transpose()?;
@@ -412,7 +419,7 @@ fn to_blame(path: &Path, overrides: Overrides) -> &'static str {
 }
 
 fn open(name: &str, configured: &tilewright_config::Model, weights: &WeightStore) -> Result<OpenModel> {
-    let OpenParts { parts, vae, transformer, text } = open_parts(name, configured).map_err(|(_, error)| error)?;
+    let OpenParts { parts, vae, transformer, text } = open_parts(name, configured).map_err(|refused| *refused.error)?;
     let vae = vae.map(|model| model.sharing(weights));
     let transformer = transformer.map(|transformer| transformer.sharing(weights));
     // The transformer's latents are those of the model's own vae.

@@ -9,7 +9,7 @@ use tilewright_files::digest::sha256;
 use tilewright_gate::Admission;
 use tilewright_policy::{CacheDir, Limits, PolicyError, PolicyHost, shipped_module, shipped_names};
 use tilewright_registry::Reference;
-use tilewright_service::{Error, OpenParts, open_parts};
+use tilewright_service::{Error, OpenParts, PartsRefused, open_parts};
 use ureq::http::Uri;
 
 use super::certificates;
@@ -49,8 +49,8 @@ fn check_all(config: &Config, cache: &CacheDir) -> Outcome {
 
 /// Opens the parts of a model as the service does.
 pub fn open_model(config: &Config, name: &str, configured: &tilewright_config::Model) -> Outcome<OpenParts> {
-    open_parts(name, configured).map_err(|(key, error)| {
-        let detail = match error {
+    open_parts(name, configured).map_err(|PartsRefused { key, error }| {
+        let detail = match *error {
             Error::Model { reason, .. } => Failure::from(reason).to_string(),
             Error::Family { reason, .. } => reason,
             error => Failure::from(error).to_string(),
