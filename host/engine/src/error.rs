@@ -132,8 +132,8 @@ impl From<tch::TchError> for Error {
 
 impl Error {
     /// True if the job's record is kept: the plan failed, or the user interrupted it. Errors that
-    /// would have ended any plan leave none: weights that can't be read, frames that can't be had or
-    /// kept.
+    /// would have ended any plan leave none: weights that can't be read, frames that can't be had
+    /// or kept.
     pub(crate) fn leaves_record(&self) -> bool {
         match self {
             Error::Torch(tilewright_torch::Error::Device { .. }) => false,

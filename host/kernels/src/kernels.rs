@@ -14,9 +14,9 @@ pub struct Kernels {
     /// Channels of a block in oneDNN's own order: 16 with AVX-512, 8 on other x86 processors
     /// (oneDNN, "Understanding Memory Formats", nChw16c and nChw8c).
     pub block: i64,
-    /// The types, f32 and bf16, whose products the CPU has in blocks: those of tokens with matrices,
-    /// which are expanded a panel at a time, of attention, and of convolutions by Winograd's
-    /// filtering.
+    /// The types, f32 and bf16, whose products the CPU has in blocks: those of tokens with
+    /// matrices, which are expanded a panel at a time, of attention, and of convolutions by
+    /// Winograd's filtering.
     pub products: [bool; 2],
     /// True if the CPU has products in 8-bit integers.
     pub int8: bool,

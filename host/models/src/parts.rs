@@ -1,6 +1,6 @@
-//! Kinds of networks other than the VAEs that can be run, told apart by the names of their tensors
-//! in each published layout. Some can be run (see denoiser.rs and text_encoder.rs), the others only
-//! named in messages.
+//! Kinds of networks other than the VAEs that can be run, distinguished by the names of their
+//! tensors in each published layout. Some can be run (see denoiser.rs and text_encoder.rs), the
+//! others only named in messages.
 
 use std::{
     collections::{HashMap, HashSet},

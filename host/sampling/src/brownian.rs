@@ -13,9 +13,9 @@ use tch::{Device, Kind, Tensor};
 use thiserror::Error;
 use tilewright_torch::{Error as TorchError, Result, noise, scalar};
 
-/// The values of a question that a tree keeps, each as large as an answer, for the next one to share
-/// an end: a way to a usual time has about 24 halvings. Each that is kept saves a draw, and changes
-/// no answer.
+/// The values of a question that a tree keeps, each as large as an answer, for the next one to
+/// share an end: a way to a usual time has about 24 halvings. Each that is kept saves a draw, and
+/// changes no answer.
 const KEPT: usize = 24;
 
 /// Sigmas without noise between them.
@@ -170,7 +170,8 @@ pub(crate) struct BrownianNoise {
 }
 
 impl BrownianNoise {
-    /// The noise of a seed and a shape, for sigmas between the least one above 0 and the largest one.
+    /// The noise of a seed and a shape, for sigmas between the least one above 0 and the largest
+    /// one.
     ///
     /// # Errors
     /// The sigmas are no range ([`SigmaError::Range`]); memory is out.

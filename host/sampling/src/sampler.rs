@@ -315,8 +315,8 @@ impl<'a, T: Latents> Step<'a, T> {
         self.denoise(self.latents(), self.sigmas[self.index])
     }
 
-    /// A step that ends at the denoised latents if it goes down to no noise, and else as `next` goes
-    /// on from them.
+    /// A step that ends at the denoised latents if it goes down to no noise, and else as `next`
+    /// goes on from them.
     fn unless_last(
         &mut self,
         next: impl FnOnce(&mut Self, T) -> Result<Next<T>, T::Error>,
@@ -325,8 +325,8 @@ impl<'a, T: Latents> Step<'a, T> {
         if self.sigmas()[1] == T::Scalar::zero() { Ok(Next::plain(denoised)) } else { next(self, denoised) }
     }
 
-    /// The sigma to step down to, the factor of what is reached there, and that of the noise for the
-    /// step's own end to be reached.
+    /// The sigma to step down to, the factor of what is reached there, and that of the noise for
+    /// the step's own end to be reached.
     pub fn ancestral(&self) -> [T::Scalar; 3] {
         let [from, to] = self.sigmas();
         if self.model.is_flow() {

@@ -165,8 +165,8 @@ impl Pieces {
         Ok(Some(start..self.done))
     }
 
-    /// Gives what `each` makes of a tensor: of all of it, or of its rows along an axis, which are put
-    /// together in a tensor of a shape and of the operation's type.
+    /// Gives what `each` makes of a tensor: of all of it, or of its rows along an axis, which are
+    /// put together in a tensor of a shape and of the operation's type.
     ///
     /// # Errors
     /// As [`Self::begin`], and of `each`.
@@ -186,7 +186,8 @@ impl Pieces {
         Ok(output)
     }
 
-    /// Writes what `each` makes of rows of a tensor along an axis onto the same rows of another one.
+    /// Writes what `each` makes of rows of a tensor along an axis onto the same rows of another
+    /// one.
     ///
     /// # Errors
     /// As [`Self::gather`].

@@ -101,7 +101,8 @@ impl Winograd {
     /// convolved. Products are of `kind`.
     ///
     /// # Errors
-    /// The shapes are others, the processor has no products of the type ([`packed::has_products`]), or memory is out.
+    /// The shapes are others, the processor has no products of the type ([`packed::has_products`]),
+    /// or memory is out.
     pub fn new(weight: &Tensor, bias: &Tensor, upsample: bool, kind: Kind) -> Result<Self> {
         Self::lay_out(&weight.f_unsqueeze(2)?, bias, 1, upsample, kind)
     }

@@ -125,8 +125,8 @@ impl<'a> ClipDecoding<'a> {
     }
 
     /// Makes the sample's state fit the plan. Other chunk or band sizes keep it. Another precision
-    /// keeps it only if a tile's values were not finite: that tile alone starts again. Anything else
-    /// starts again from the last delivered frame.
+    /// keeps it only if a tile's values were not finite: that tile alone starts again. Anything
+    /// else starts again from the last delivered frame.
     fn prepare(&mut self, sample: usize, plan: &Plan, format: ComputeFormat) -> Result<()> {
         if let Some(live) = &mut self.live
             && live.sample == sample

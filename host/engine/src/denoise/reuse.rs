@@ -88,8 +88,8 @@ impl Reuse {
         }
     }
 
-    /// The blocks to compute next: this one, or none of the rest. In the second case their change is
-    /// added to `tokens` in place. `run` is the number of the run within a call.
+    /// The blocks to compute next: this one, or none of the rest. In the second case their change
+    /// is added to `tokens` in place. `run` is the number of the run within a call.
     ///
     /// # Errors
     /// Memory is out.

@@ -254,8 +254,8 @@ impl<O: TokenOps> SingleBlock<O> {
             activate(&input, &wide)?;
             return Ok([wide, input]);
         }
-        // The first layer's output is held for a part of the tokens at a time: queries, keys, values
-        // and the second layer's input are copied out of it.
+        // The first layer's output is held for a part of the tokens at a time: queries, keys,
+        // values and the second layer's input are copied out of it.
         let (qkv, input) = (unset(3 * hidden)?, unset(hidden + feed_forward)?);
         for (start, length) in transformer::parts(shape[1], format.feed_forward) {
             let some = |tokens: &O::Tensor| ops.narrow(tokens, 1, start, length);

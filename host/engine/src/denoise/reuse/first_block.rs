@@ -19,7 +19,7 @@ pub(in super::super) struct FirstBlockReuse {
 struct Computed {
     /// The change of the tokens by the first block.
     first: Tensor,
-    /// Its mean size.
+    /// The mean size of that change.
     size: f64,
     /// The change by all other blocks.
     rest: Tensor,

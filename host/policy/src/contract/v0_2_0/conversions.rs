@@ -63,8 +63,8 @@ struct Offered<'a> {
     default: types::Value,
 }
 
-/// A question in the contract's form: the parts that can't be lent as they are. `P` is a plan there,
-/// and `X` is what one kind of work has beside the others.
+/// A question in the contract's form: the parts that can't be lent as they are. `P` is a plan
+/// there, and `X` is what one kind of work has beside the others.
 pub(super) struct Facts<'a, W: plan::Work, P, X = ()> {
     pub question: &'a plan::Question<'a, W>,
     fast_dtypes: Vec<types::Dtype>,
