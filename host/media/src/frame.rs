@@ -61,7 +61,7 @@ pub struct Pixels {
 }
 
 impl From<&Frame> for Pixels {
-    /// −1…1 becomes 0…255, see [`byte`].
+    /// −1…1 becomes 0…255, rounded, as in diffusers' `VaeImageProcessor`.
     fn from(frame: &Frame) -> Self {
         let mut values = vec![0; frame.values.len()];
         for (channel, plane) in frame.values.chunks_exact(frame.area().max(1)).enumerate() {
