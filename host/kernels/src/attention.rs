@@ -31,11 +31,10 @@ pub fn heads_of_biased(batch: i64, heads: i64, tokens: i64) -> i64 {
 pub fn biased_bytes(samples: i64, tokens: i64, width: i64, dtype: Dtype) -> u64 {
     let at_once = heads_of_biased(1, samples, tokens);
     let each = dtype.bytes() as i64;
-    let narrow = if dtype == Dtype::F32 { 0 } else { each };
     let (scores, operand) = (tokens.saturating_mul(tokens), tokens.saturating_mul(width).saturating_mul(each));
-    // Products of arranged queries and keys; the softmax beside the scores; the softmax in the type
-    // of the values, which are arranged, and the result.
-    let moments = [scores * each + 2 * operand, scores * 8, scores * (4 + narrow) + 2 * operand];
+    // Products of arranged queries and keys; the softmax beside the scores; the result twice beside
+    // arranged values.
+    let moments = [scores * each + 2 * operand, scores * 8, scores * each + 3 * operand];
     at_once.saturating_mul(moments.into_iter().max().unwrap_or_default()).max(0) as u64
 }
 

@@ -50,9 +50,11 @@ pub(crate) fn weighted(
     if let Some(bias) = bias {
         scores = scores.f_add_(bias)?;
     }
-    let weights = scores.f_softmax(-1, Kind::Float)?;
+    let softmax = scores.f_softmax(-1, Kind::Float)?;
     drop(scores);
-    Ok(weights.f_to_kind(value.f_kind()?)?.f_matmul(value)?)
+    let weights = softmax.f_to_kind(value.f_kind()?)?;
+    drop(softmax);
+    Ok(weights.f_matmul(value)?)
 }
 
 /// Attention of one head that holds no matrix of scores: libtorch's, or this crate's own in f32 and
