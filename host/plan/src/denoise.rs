@@ -10,10 +10,18 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Dtype, HostMemory, Objective, Options, PlanOption, PoolStatistics, Precision, Record, Release, bytes, milliseconds,
+    Device, Dtype, HostMemory, Objective, Options, PlanOption, PoolStatistics, Precision, Question, Record, Release,
+    Stage, Work, bytes,
+    exchange::mirrored,
+    milliseconds,
+    records::{MOST_EXTENT, MOST_HINTS},
     words::{did_you_mean, with_noun},
-    work::Denoise,
+    work::named_alike,
 };
+
+/// Samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub struct Denoise;
 
 /// A denoiser, as far as plans depend on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -483,6 +491,116 @@ impl fmt::Display for DenoiseRequest {
             write!(f, "×{}", self.frames)?;
         }
         write!(f, " latent, {} steps, limit {}", self.steps, bytes::display(self.memory_limit))
+    }
+}
+
+/// A [`DenoiseCost`], exact to the nanosecond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ExactDenoiseCost {
+    /// The highest memory use beside the weights, in bytes.
+    pub peak_bytes: u64,
+    /// Bytes of weights that are held at once.
+    pub weights_bytes: u64,
+    /// Bytes of weights that come to the device again in each step.
+    pub moved_bytes: u64,
+    /// Time of a step, in nanoseconds.
+    pub step_ns: u64,
+}
+
+/// The part of a [`DenoiseOutcome`] that policies get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DenoiseMeasured {
+    /// Time of all steps without loading, in nanoseconds.
+    pub elapsed_ns: u64,
+    /// Time of loading, in nanoseconds.
+    #[serde(default)]
+    pub load_ns: u64,
+    /// Mean time of a step, in nanoseconds.
+    pub step_ns: u64,
+    /// The highest memory use beside the weights, in bytes.
+    pub peak_bytes: u64,
+    /// Bytes of weights that were held at once.
+    pub weights_bytes: u64,
+    /// Bytes of weights that came to the device again, in all steps.
+    pub moved_bytes: u64,
+    /// Attempts, the one that succeeded included.
+    pub attempts: u32,
+}
+
+mirrored!(
+    ExactDenoiseCost from DenoiseCost, DenoiseCost from &ExactDenoiseCost:
+    peak_bytes, weights_bytes, moved_bytes; step_ns = step
+);
+mirrored!(
+    DenoiseMeasured from &DenoiseOutcome, DenoiseOutcome from DenoiseMeasured:
+    peak_bytes, weights_bytes, moved_bytes, attempts;
+    elapsed_ns = elapsed, load_ns = load, step_ns = step; Self::default()
+);
+impl Work for Denoise {
+    const STAGES: &'static [Stage] = &[Stage::Denoise];
+
+    const RECORD_TITLE: &'static str = "Tilewright denoise record";
+
+    type Request = DenoiseRequest;
+    type Capabilities = DenoiseCapabilities;
+    type Plan = DenoisePlan;
+    type Cost = DenoiseCost;
+    type Outcome = DenoiseOutcome;
+    type ExactCost = ExactDenoiseCost;
+    type Measured = DenoiseMeasured;
+
+    named_alike!(step);
+
+    fn is_continued(_: &DenoiseRequest) -> bool {
+        true
+    }
+
+    fn family(request: &DenoiseRequest) -> &str {
+        &request.model.family
+    }
+
+    fn extents(request: &DenoiseRequest) -> [u32; 4] {
+        [request.batch, request.frames, request.height, request.width]
+    }
+
+    fn held_bytes(cost: &DenoiseCost) -> u64 {
+        cost.held_bytes()
+    }
+
+    fn measured_bytes(outcome: &DenoiseOutcome) -> u64 {
+        outcome.held_bytes()
+    }
+
+    fn fault_of_request(request: &DenoiseRequest) -> Option<String> {
+        let extents = [
+            ("samples", request.batch),
+            ("frames", request.frames),
+            ("rows of a latent", request.height),
+            ("columns of a latent", request.width),
+            ("passes", request.passes),
+            ("blocks", request.model.blocks),
+        ];
+        let odd = extents.into_iter().find(|(_, extent)| !(1..=MOST_EXTENT).contains(extent));
+        let lists = [("sigmas", request.sigmas.len()), ("types of weights", request.model.stored_types.len())];
+        let long = lists.into_iter().find(|(_, length)| *length > MOST_EXTENT as usize);
+        let long = long.map(|(what, length)| format!("{length} {what}"));
+        odd.map(|(what, extent)| format!("{extent} {what}")).or(long)
+    }
+
+    fn fault_of_capabilities(capabilities: &DenoiseCapabilities) -> Option<String> {
+        let types = capabilities.dtypes.len();
+        (types > MOST_HINTS).then(|| format!("{types} types"))
+    }
+}
+
+impl<'a> Question<'a, Denoise> {
+    /// A first question about a sample.
+    pub const fn denoise(
+        request: &'a DenoiseRequest,
+        device: &'a Device,
+        capabilities: &'a DenoiseCapabilities,
+    ) -> Self {
+        Self::first(Stage::Denoise, request, device, capabilities)
     }
 }
 

@@ -7,10 +7,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    Attempt, Cost, DenoiseCost, DenoiseOutcome, Device, Fallback, Outcome, Question, Stage, TextCost, TextOutcome,
-    Trial, UnderWay, Vae, Work, exact,
-};
+use crate::{Attempt, Device, Fallback, Question, Stage, Trial, UnderWay, Vae, Work};
 
 /// The calls of one policy's session that belong to one record.
 ///
@@ -154,55 +151,6 @@ pub enum Price<W: Work = Vae> {
     Error(String),
 }
 
-/// A [`Cost`], exact to the bit.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct ExactCost {
-    /// The highest memory use, in bytes; with the weights if the request's limit counts them.
-    pub peak_bytes: u64,
-    /// Bytes of weights in the peak: 0 if the limit does not count them.
-    #[serde(default)]
-    pub weights_bytes: u64,
-    /// Time of the work without loading, in nanoseconds.
-    pub elapsed_ns: u64,
-    /// Tiles in all.
-    pub tiles: u32,
-    /// Distinct tensor shapes.
-    pub shapes: u32,
-    /// Output computed over output kept, as text: JSON's numbers have no infinity, and some readers
-    /// drop the last digit.
-    #[serde(with = "exact")]
-    #[schemars(with = "String")]
-    pub rework: f64,
-}
-
-/// A [`DenoiseCost`], exact to the nanosecond.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ExactDenoiseCost {
-    /// The highest memory use beside the weights, in bytes.
-    pub peak_bytes: u64,
-    /// Bytes of weights that are held at once.
-    pub weights_bytes: u64,
-    /// Bytes of weights that come to the device again in each step.
-    pub moved_bytes: u64,
-    /// Time of a step, in nanoseconds.
-    pub step_ns: u64,
-}
-
-/// A [`TextCost`], exact to the nanosecond.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ExactTextCost {
-    /// Time of all texts without loading, in nanoseconds.
-    pub elapsed_ns: u64,
-    /// Time of loading, in nanoseconds.
-    pub load_ns: u64,
-    /// The highest use of the device's memory beside the weights, in bytes.
-    pub peak_bytes: u64,
-    /// Bytes of weights in the device's memory.
-    pub weights_bytes: u64,
-    /// The highest use of the host's memory beside a device of its own, in bytes.
-    pub host_bytes: u64,
-}
-
 /// An answer to a question for earlier measurements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(bound = "")]
@@ -224,60 +172,6 @@ pub struct ExactTrial<W: Work = Vae> {
     /// The measured outcome.
     #[serde(flatten)]
     pub measured: W::Measured,
-}
-
-/// The part of an [`Outcome`] that policies get.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Measured {
-    /// Time of the work that succeeded, in nanoseconds.
-    pub elapsed_ns: u64,
-    /// Time of loading, in nanoseconds.
-    #[serde(default)]
-    pub load_ns: u64,
-    /// The highest memory use, in bytes; with the weights if the request's limit counts them.
-    pub peak_bytes: u64,
-    /// Bytes of weights in the peak: 0 if the limit does not count them.
-    #[serde(default)]
-    pub weights_bytes: u64,
-    /// Attempts, the one that succeeded included.
-    pub attempts: u32,
-}
-
-/// The part of a [`DenoiseOutcome`] that policies get.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct DenoiseMeasured {
-    /// Time of all steps without loading, in nanoseconds.
-    pub elapsed_ns: u64,
-    /// Time of loading, in nanoseconds.
-    #[serde(default)]
-    pub load_ns: u64,
-    /// Mean time of a step, in nanoseconds.
-    pub step_ns: u64,
-    /// The highest memory use beside the weights, in bytes.
-    pub peak_bytes: u64,
-    /// Bytes of weights that were held at once.
-    pub weights_bytes: u64,
-    /// Bytes of weights that came to the device again, in all steps.
-    pub moved_bytes: u64,
-    /// Attempts, the one that succeeded included.
-    pub attempts: u32,
-}
-
-/// The part of a [`TextOutcome`] that policies get.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct TextMeasured {
-    /// Time of all texts without loading, in nanoseconds.
-    pub elapsed_ns: u64,
-    /// Time of loading, in nanoseconds.
-    pub load_ns: u64,
-    /// The highest use of the device's memory beside the weights, in bytes.
-    pub peak_bytes: u64,
-    /// Bytes of weights in the device's memory.
-    pub weights_bytes: u64,
-    /// The highest use of the host's memory beside a device of its own, in bytes.
-    pub host_bytes: u64,
-    /// Attempts, the one that succeeded included.
-    pub attempts: u32,
 }
 
 /// The result of a call. A call of `learn` has only the fuel and the reason of a failure.
@@ -315,7 +209,7 @@ macro_rules! mirrored {
     ) => {
         impl From<$plain> for $exact {
             fn from(plain: $plain) -> Self {
-                Self { $($field: plain.$field,)+ $($exact_time: nanoseconds(plain.$time),)+ }
+                Self { $($field: plain.$field,)+ $($exact_time: $crate::exchange::nanoseconds(plain.$time),)+ }
             }
         }
 
@@ -331,31 +225,7 @@ macro_rules! mirrored {
     };
 }
 
-mirrored!(
-    ExactCost from Cost, Cost from &ExactCost:
-    peak_bytes, weights_bytes, tiles, shapes, rework; elapsed_ns = elapsed
-);
-mirrored!(
-    Measured from &Outcome, Outcome from Measured:
-    peak_bytes, weights_bytes, attempts; elapsed_ns = elapsed, load_ns = load; Self::default()
-);
-mirrored!(
-    ExactDenoiseCost from DenoiseCost, DenoiseCost from &ExactDenoiseCost:
-    peak_bytes, weights_bytes, moved_bytes; step_ns = step
-);
-mirrored!(
-    DenoiseMeasured from &DenoiseOutcome, DenoiseOutcome from DenoiseMeasured:
-    peak_bytes, weights_bytes, moved_bytes, attempts;
-    elapsed_ns = elapsed, load_ns = load, step_ns = step; Self::default()
-);
-mirrored!(
-    ExactTextCost from TextCost, TextCost from &ExactTextCost:
-    peak_bytes, weights_bytes, host_bytes; elapsed_ns = elapsed, load_ns = load
-);
-mirrored!(
-    TextMeasured from &TextOutcome, TextOutcome from TextMeasured:
-    peak_bytes, weights_bytes, host_bytes, attempts; elapsed_ns = elapsed, load_ns = load; Self::default()
-);
+pub(crate) use mirrored;
 
 impl<W: Work> Price<W> {
     /// As a cost model gave it.
@@ -436,24 +306,6 @@ impl<W: Work> RecordedQuestion<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn costs_come_back_to_the_bit() {
-        for rework in [1.0, 1.0 / 3.0, f64::MAX, 5e-324, f64::INFINITY, 0.1 + 0.2] {
-            for nanoseconds in [0, 1, 999_999_999_999_999_999, u64::MAX] {
-                let elapsed = Duration::from_nanos(nanoseconds);
-                let cost = Cost { peak_bytes: u64::MAX, weights_bytes: 1, elapsed, tiles: 3, shapes: 2, rework };
-                let text = serde_json::to_string(&Price::<Vae>::new(Ok(cost))).unwrap();
-                let price: Price = serde_json::from_str(&text).unwrap();
-                let back = price.cost().unwrap();
-                assert_eq!((back.rework.to_bits(), back.elapsed), (rework.to_bits(), elapsed), "{text}");
-            }
-        }
-        let cost = ExactCost { peak_bytes: 1, weights_bytes: 0, elapsed_ns: 1, tiles: 1, shapes: 1, rework: f64::NAN };
-        let text = serde_json::to_string(&cost).unwrap();
-        assert!(serde_json::from_str::<ExactCost>(&text).unwrap().rework.is_nan());
-        assert!(serde_json::from_str::<ExactCost>(&text.replace("NaN", "one")).is_err());
-    }
 
     #[test]
     fn a_price_is_a_cost_or_an_error() {

@@ -13,6 +13,7 @@ mod denoise;
 mod exact;
 pub mod exchange;
 mod expectation;
+mod kinds;
 mod loss;
 mod milliseconds;
 mod names;
@@ -28,6 +29,7 @@ mod settings;
 mod stage;
 pub mod terminal;
 mod text;
+mod vae;
 pub mod words;
 mod work;
 
@@ -37,20 +39,25 @@ pub use decision::{
     Value,
 };
 pub use denoise::{
-    Attention, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRecord, DenoiseRequest,
-    DenoiserModel, GuidanceOrder, LEAST_QUERIES, MOST_BLOCKS_AHEAD, MOST_PARTS, Products, StepReuse, StoredType,
-    WeightForm,
+    Attention, Denoise, DenoiseCapabilities, DenoiseCost, DenoiseMeasured, DenoiseOutcome, DenoisePlan, DenoiseRecord,
+    DenoiseRequest, DenoiserModel, ExactDenoiseCost, GuidanceOrder, LEAST_QUERIES, MOST_BLOCKS_AHEAD, MOST_PARTS,
+    Products, StepReuse, StoredType, WeightForm,
 };
 pub use exchange::Exchange;
 pub use expectation::predict_cost;
+pub use kinds::{Any, AnyPlan, Each, FieldOf, Kind, VariantOf};
 pub use loss::Loss;
 pub use options::{CONVOLUTION, DIRECT, MOST_OPTIONS, OptionChange, Options, PlanOption, Values};
 pub use outcome::{Attempt, Cost, Failure, Outcome, PoolStatistics, Trial};
 pub use plan::{Layout, Plan, Precision, Release, Space, Tile, Time};
 pub use question::{Capabilities, LEAST_TILE, MOST_AHEAD, MOST_BATCH, Question, UnderWay};
-pub use record::{FailedAttempt, Record, denoise_record_schema, record_schema, text_record_schema};
+pub use record::{FailedAttempt, Record, record_schema};
 pub use recorder::{Recorded, Recorder};
 pub use request::{Backend, Device, Dtype, Hint, HostMemory, LEANEST_TIME, Model, Objective, Request};
 pub use stage::Stage;
-pub use text::{EncoderModel, Place, TextCapabilities, TextCost, TextOutcome, TextPlan, TextRecord, TextRequest};
-pub use work::{Any, AnyPlan, Data, Denoise, Each, FieldOf, Kind, Text, Vae, VariantOf, Work};
+pub use text::{
+    EncoderModel, ExactTextCost, Place, Text, TextCapabilities, TextCost, TextMeasured, TextOutcome, TextPlan,
+    TextRecord, TextRequest,
+};
+pub use vae::{ExactCost, Measured, Vae};
+pub use work::{Data, Work};

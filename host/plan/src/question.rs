@@ -4,10 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    Attempt, Denoise, DenoiseCapabilities, DenoiseRequest, Device, Dtype, Hint, PlanOption, Request, Stage, Text,
-    TextCapabilities, TextRequest, Vae, Work,
-};
+use crate::{Attempt, Device, Dtype, Hint, PlanOption, Stage, Vae, Work};
 
 /// The smallest tile in latent pixels: below this a tile is mostly border.
 pub const LEAST_TILE: u32 = 8;
@@ -103,31 +100,6 @@ impl<W: Work> Clone for Question<'_, W> {
 }
 
 impl<W: Work> Copy for Question<'_, W> {}
-
-impl<'a> Question<'a> {
-    /// A first question about a decode or an encode: nothing is under way, and nothing failed.
-    pub const fn new(stage: Stage, request: &'a Request, device: &'a Device, capabilities: &'a Capabilities) -> Self {
-        Self::first(stage, request, device, capabilities)
-    }
-}
-
-impl<'a> Question<'a, Denoise> {
-    /// A first question about a sample.
-    pub const fn denoise(
-        request: &'a DenoiseRequest,
-        device: &'a Device,
-        capabilities: &'a DenoiseCapabilities,
-    ) -> Self {
-        Self::first(Stage::Denoise, request, device, capabilities)
-    }
-}
-
-impl<'a> Question<'a, Text> {
-    /// A first question about a text encoder's run.
-    pub const fn text(request: &'a TextRequest, device: &'a Device, capabilities: &'a TextCapabilities) -> Self {
-        Self::first(Stage::Text, request, device, capabilities)
-    }
-}
 
 impl<'a, W: Work> Question<'a, W> {
     /// A first question: nothing is under way, and nothing failed.

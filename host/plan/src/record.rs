@@ -6,9 +6,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    Decision, Denoise, Device, Exchange, Failure, Fallback, PolicyIdentity, Stage, Text, Vae, Work, milliseconds,
-};
+use crate::{Decision, Device, Exchange, Failure, Fallback, PolicyIdentity, Stage, Vae, Work, milliseconds};
 
 /// A decision, its outcome, and everything needed to make the decision again. Sizes are bytes,
 /// times milliseconds.
@@ -125,23 +123,10 @@ impl<W: Work> FailedAttempt<W> {
     }
 }
 
-/// The JSON Schema of [`Record`], as published in `record.schema.json`.
-pub fn record_schema() -> serde_json::Value {
-    titled::<Vae>("Tilewright decision record")
-}
-
-/// The JSON Schema of a sample's record, as published in `denoise-record.schema.json`.
-pub fn denoise_record_schema() -> serde_json::Value {
-    titled::<Denoise>("Tilewright denoise record")
-}
-
-/// The JSON Schema of a text encoder's record, as published in `text-record.schema.json`.
-pub fn text_record_schema() -> serde_json::Value {
-    titled::<Text>("Tilewright text record")
-}
-
-fn titled<W: Work>(title: &str) -> serde_json::Value {
+/// The JSON Schema of the records of a kind of work, as published in `record.schema.json` and its
+/// neighbours.
+pub fn record_schema<W: Work>() -> serde_json::Value {
     let mut schema = schemars::schema_for!(Record<W>);
-    schema.insert("title".into(), title.into());
+    schema.insert("title".into(), W::RECORD_TITLE.into());
     schema.to_value()
 }

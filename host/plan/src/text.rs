@@ -6,9 +6,18 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Dtype, HostMemory, Objective, Options, PlanOption, PoolStatistics, Precision, Record, StoredType, WeightForm,
-    bytes, milliseconds, words::with_noun, work::Text,
+    Device, Dtype, HostMemory, Objective, Options, PlanOption, PoolStatistics, Precision, Question, Record, Stage,
+    StoredType, WeightForm, Work, bytes,
+    exchange::mirrored,
+    milliseconds,
+    records::{MOST_EXTENT, MOST_HINTS, MOST_TEXTS},
+    words::with_noun,
+    work::named_alike,
 };
+
+/// Runs of text encoders.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub struct Text;
 
 /// An encoder, as far as plans depend on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -212,6 +221,109 @@ impl fmt::Display for TextRequest {
             with_noun(self.tokens.len() as u64, "text"),
             bytes::display(self.memory_limit)
         )
+    }
+}
+
+/// A [`TextCost`], exact to the nanosecond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ExactTextCost {
+    /// Time of all texts without loading, in nanoseconds.
+    pub elapsed_ns: u64,
+    /// Time of loading, in nanoseconds.
+    pub load_ns: u64,
+    /// The highest use of the device's memory beside the weights, in bytes.
+    pub peak_bytes: u64,
+    /// Bytes of weights in the device's memory.
+    pub weights_bytes: u64,
+    /// The highest use of the host's memory beside a device of its own, in bytes.
+    pub host_bytes: u64,
+}
+
+/// The part of a [`TextOutcome`] that policies get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TextMeasured {
+    /// Time of all texts without loading, in nanoseconds.
+    pub elapsed_ns: u64,
+    /// Time of loading, in nanoseconds.
+    pub load_ns: u64,
+    /// The highest use of the device's memory beside the weights, in bytes.
+    pub peak_bytes: u64,
+    /// Bytes of weights in the device's memory.
+    pub weights_bytes: u64,
+    /// The highest use of the host's memory beside a device of its own, in bytes.
+    pub host_bytes: u64,
+    /// Attempts, the one that succeeded included.
+    pub attempts: u32,
+}
+
+mirrored!(
+    ExactTextCost from TextCost, TextCost from &ExactTextCost:
+    peak_bytes, weights_bytes, host_bytes; elapsed_ns = elapsed, load_ns = load
+);
+mirrored!(
+    TextMeasured from &TextOutcome, TextOutcome from TextMeasured:
+    peak_bytes, weights_bytes, host_bytes, attempts; elapsed_ns = elapsed, load_ns = load; Self::default()
+);
+
+impl Work for Text {
+    const STAGES: &'static [Stage] = &[Stage::Text];
+
+    const RECORD_TITLE: &'static str = "Tilewright text record";
+
+    type Request = TextRequest;
+    type Capabilities = TextCapabilities;
+    type Plan = TextPlan;
+    type Cost = TextCost;
+    type Outcome = TextOutcome;
+    type ExactCost = ExactTextCost;
+    type Measured = TextMeasured;
+
+    named_alike!(elapsed);
+
+    fn is_continued(_: &TextRequest) -> bool {
+        false
+    }
+
+    fn family(request: &TextRequest) -> &str {
+        &request.model.kind
+    }
+
+    fn extents(request: &TextRequest) -> [u32; 4] {
+        [request.tokens.len() as u32, 1, 1, request.tokens.iter().copied().max().unwrap_or(0)]
+    }
+
+    fn held_bytes(cost: &TextCost) -> u64 {
+        cost.held_bytes()
+    }
+
+    fn measured_bytes(outcome: &TextOutcome) -> u64 {
+        outcome.held_bytes()
+    }
+
+    fn fault_of_request(request: &TextRequest) -> Option<String> {
+        let texts = request.tokens.len();
+        let odd = request.tokens.iter().find(|tokens| !(1..=MOST_EXTENT).contains(tokens));
+        let blocks = request.model.blocks;
+        let lists = [("texts", texts), ("types of weights", request.model.stored_types.len())];
+        let long = lists.into_iter().find(|(_, length)| *length > MOST_TEXTS);
+        odd.map(|tokens| format!("{tokens} tokens"))
+            .or_else(|| request.tokens.is_empty().then(|| "0 texts".to_owned()))
+            .or_else(|| (!(1..=MOST_EXTENT).contains(&blocks)).then(|| format!("{blocks} blocks")))
+            .or_else(|| long.map(|(what, length)| format!("{length} {what}")))
+    }
+
+    fn fault_of_capabilities(capabilities: &TextCapabilities) -> Option<String> {
+        let TextCapabilities { dtypes, places, weights, .. } = capabilities;
+        let lists = [("types", dtypes.len()), ("places", places.len()), ("forms of weights", weights.len())];
+        let long = lists.into_iter().find(|(_, length)| *length > MOST_HINTS);
+        long.map(|(what, length)| format!("{length} {what}"))
+    }
+}
+
+impl<'a> Question<'a, Text> {
+    /// A first question about a text encoder's run.
+    pub const fn text(request: &'a TextRequest, device: &'a Device, capabilities: &'a TextCapabilities) -> Self {
+        Self::first(Stage::Text, request, device, capabilities)
     }
 }
 

@@ -5,7 +5,7 @@
 //! A new version is a folder in `wit/released/`, a module here and a row in [`WORLDS`]. A new stage
 //! is a pair of interfaces in the newest version: a row in its [`World::stages`].
 
-use tilewright_plan::{Denoise, Question, Stage, Text, Vae, Value, Work};
+use tilewright_plan::{FieldOf, Question, Stage, Value, Work, each};
 use wasmtime::{
     Engine, Result, Store,
     component::{Component, Linker},
@@ -72,7 +72,10 @@ pub(crate) type Answer<P> = std::result::Result<P, String>;
 /// An instance of a policy, whatever its version. Its answers are neither checked nor cleaned yet.
 /// The outer errors are wasmtime's: after one, the store can't be used any more. The inner ones are
 /// the policy's own. It is asked only about stages that it answers.
-pub(crate) trait Instance: Asks<Vae> + Asks<Denoise> + Asks<Text> + Send + Sync {
+pub(crate) trait Instance: Send + Sync {
+    /// The instance as far as it is asked about each kind of work.
+    fn parts(&self) -> Parts<'_>;
+
     /// The policy's description of itself.
     fn describe(&self, store: &mut Store<Guest>) -> Result<Description>;
 
@@ -84,17 +87,26 @@ pub(crate) trait Instance: Asks<Vae> + Asks<Denoise> + Asks<Text> + Send + Sync 
     ) -> Result<std::result::Result<(), String>>;
 }
 
-/// An instance as far as it is asked about one kind of work.
+/// The parts of an instance.
+pub(crate) type Parts<'a> = each!(Part<'a>);
+
+/// An instance as far as it is asked about one kind of work; `None` if its version has no such
+/// questions.
+pub(crate) type Part<'a, W> = Option<&'a dyn Asks<W>>;
+
+/// The questions about one kind of work.
 pub(crate) trait Asks<W: Work> {
     /// Asks for a plan, or for another one after attempts failed.
-    fn decide(&self, _store: &mut Store<Guest>, _question: &Question<'_, W>) -> Result<Answer<W::Plan>> {
-        Err(unanswered())
-    }
+    fn decide(&self, store: &mut Store<Guest>, question: &Question<'_, W>) -> Result<Answer<W::Plan>>;
 
     /// Passes the policy the outcome of a plan.
-    fn learn(&self, _: &mut Store<Guest>, _: &Question<'_, W>, _: &W::Plan, _: &W::Outcome) -> Result<()> {
-        Err(unanswered())
-    }
+    fn learn(
+        &self,
+        store: &mut Store<Guest>,
+        question: &Question<'_, W>,
+        plan: &W::Plan,
+        outcome: &W::Outcome,
+    ) -> Result<()>;
 }
 
 /// No policy is asked about a stage that it does not answer.
@@ -103,22 +115,15 @@ fn unanswered() -> wasmtime::Error {
 }
 
 /// Work that an instance is asked about.
-pub(crate) trait Answered: Planned {
+pub(crate) trait Answered: Planned + for<'a> FieldOf<Parts<'a>, Field = Part<'a, Self>> {
     /// An instance as far as it is asked about this work.
-    fn part_of(instance: &dyn Instance) -> &dyn Asks<Self>;
+    fn part_of(instance: &dyn Instance) -> Result<&dyn Asks<Self>> {
+        let parts = instance.parts();
+        <Self as FieldOf<Parts<'_>>>::of(&parts).ok_or_else(unanswered)
+    }
 }
 
-macro_rules! answered {
-    ($($work:ident),+) => {
-        $(impl Answered for $work {
-            fn part_of(instance: &dyn Instance) -> &dyn Asks<Self> {
-                instance
-            }
-        })+
-    };
-}
-
-answered!(Vae, Denoise, Text);
+impl<W: Planned + for<'a> FieldOf<Parts<'a>, Field = Part<'a, W>>> Answered for W {}
 
 impl World {
     /// The newest version that these exports speak. The newest of all if they speak none, so that

@@ -174,7 +174,7 @@ impl Policy {
             Err(failure) => return GuestReply::from_failure(failure),
         };
         W::of_mut(&mut live.state().questions).prices = Some(prices.clone());
-        let (answer, fuel) = live.call(&self.loaded, |guest, store| W::part_of(guest).decide(store, question));
+        let (answer, fuel) = live.call(&self.loaded, |guest, store| W::part_of(guest)?.decide(store, question));
         let state = live.state();
         let questions = W::of_mut(&mut state.questions);
         questions.prices = None;

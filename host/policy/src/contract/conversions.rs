@@ -95,11 +95,16 @@ macro_rules! conversions {
     };
 }
 
-/// Writes an instance's own functions: `$lifecycle` of an instance `$policy`, and `$stages` of what
-/// it has `$said` of itself. `lifecycle` and `contract` have to be in scope.
+/// Writes an instance's own functions: `$lifecycle` and `$parts` of an instance `$policy`, and
+/// `$stages` of what it has `$said` of itself. `lifecycle` and `contract` have to be in scope.
 macro_rules! lifecycle {
-    ($instance:ty, |$policy:ident| $lifecycle:expr, |$said:ident| $stages:expr) => {
+    ($instance:ty, |$policy:ident| $lifecycle:expr, |$own:ident| $parts:expr, |$said:ident| $stages:expr) => {
         impl $crate::contract::Instance for $instance {
+            fn parts(&self) -> $crate::contract::Parts<'_> {
+                let $own = self;
+                $parts
+            }
+
             fn describe(&self, store: &mut Store<Guest>) -> Result<Description> {
                 let $policy = self;
                 let $said = $lifecycle.call_describe(store)?;

@@ -1,6 +1,6 @@
 //! Version 0.1.0 of the contract: `wit/released/0.1.0/policy.wit`.
 
-use tilewright_plan::{Denoise, Outcome, Plan, Question, Stage, Text, Trial, Vae, Value};
+use tilewright_plan::{Each, Outcome, Plan, Question, Stage, Trial, Vae, Value};
 use wasmtime::{
     Result, Store,
     component::{Component, HasSelf, Linker},
@@ -52,7 +52,12 @@ impl Linked for PolicyPre<Guest> {
 }
 
 // Descriptions of this version name no stages.
-lifecycle!(bindings::Policy, |policy| policy.tilewright_policy_lifecycle(), |said| vec![Stage::Decode, Stage::Encode]);
+lifecycle!(
+    bindings::Policy,
+    |policy| policy.tilewright_policy_lifecycle(),
+    |policy| Each { vae: Some(policy), ..Each::default() },
+    |said| vec![Stage::Decode, Stage::Encode]
+);
 
 impl Asks<Vae> for bindings::Policy {
     fn decide(&self, store: &mut Store<Guest>, question: &Question<'_>) -> Result<Answer<Plan>> {
@@ -76,10 +81,6 @@ impl Asks<Vae> for bindings::Policy {
         policy.call_learn(store, told.request(&told.hints()), &plan.into(), outcome.into())
     }
 }
-
-impl Asks<Denoise> for bindings::Policy {}
-
-impl Asks<Text> for bindings::Policy {}
 
 impl contract::decoding::Host for Guest {}
 

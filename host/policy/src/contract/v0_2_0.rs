@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tilewright_plan::{self as plan, Denoise, Question, Stage, Text, Trial, Vae, Value, Work};
+use tilewright_plan::{self as plan, Denoise, Question, Stage, Text, Trial, Vae, Value, Work, of_kinds};
 use wasmtime::{
     Result, Store,
     component::{self, Component, HasSelf, InstancePre, Linker},
@@ -125,7 +125,11 @@ fn loaded<'a, I, G>(guest: &'a OnceLock<G>, indices: &Option<I>, load: impl FnOn
     Ok(guest.get_or_init(|| loaded))
 }
 
-lifecycle!(Policy, |policy| policy.lifecycle, |said| said.stages.into_iter().map(Into::into).collect());
+lifecycle!(Policy, |policy| policy.lifecycle, |policy| of_kinds!(W => Some(policy as &dyn Asks<W>)), |said| said
+    .stages
+    .into_iter()
+    .map(Into::into)
+    .collect());
 
 /// Writes the questions to a policy about one kind of work, and the policy's own to the host.
 macro_rules! stage {

@@ -95,7 +95,7 @@ impl RunningInstance {
         let PastOutcome { plan, outcome, prices, .. } = past_outcome;
         W::of_mut(&mut self.store.data_mut().questions).prices.clone_from(prices);
         let question = past_outcome.question();
-        let report = self.call(loaded, |guest, store| W::part_of(guest).learn(store, &question, plan, outcome));
+        let report = self.call(loaded, |guest, store| W::part_of(guest)?.learn(store, &question, plan, outcome));
         W::of_mut(&mut self.store.data_mut().questions).prices = None;
         report
     }
