@@ -51,6 +51,6 @@ pub use question::{Capabilities, LEAST_TILE, MOST_AHEAD, MOST_BATCH, Question, U
 pub use record::{FailedAttempt, Record, denoise_record_schema, record_schema, text_record_schema};
 pub use recorder::{Recorded, Recorder};
 pub use request::{Backend, Device, Dtype, Hint, HostMemory, LEANEST_TIME, Model, Objective, Request};
-pub use stage::Stage;
+pub use stage::{ModelPart, Stage};
 pub use text::{EncoderModel, Place, TextCapabilities, TextCost, TextOutcome, TextPlan, TextRecord, TextRequest};
 pub use work::{Any, AnyPlan, Data, Denoise, Each, FieldOf, Kind, Text, Vae, VariantOf, Work};
