@@ -9,10 +9,7 @@ use std::{
 
 use tilewright_history::{Entry, Error, Exported, Filter, History, json_line, user_path};
 use tilewright_pipeline::{HistoryFault, Session, Trials};
-use tilewright_plan::{
-    DenoiseCost, DenoiseRecord, Outcome as Measured, Record, TextOutcome, Work, bytes, records::AnyRecord,
-    terminal::shorten, words::with_noun,
-};
+use tilewright_plan::{Record, bytes, of_any, terminal::shorten, words::with_noun};
 use tilewright_torch::device::Choice;
 
 use crate::{
@@ -20,6 +17,7 @@ use crate::{
     failure::{Failure, Outcome},
     files, printer, table,
     tell::tell,
+    work::Reported,
 };
 
 /// The variable with the history's path, or `off`.
@@ -141,41 +139,17 @@ fn list(path: &Path, arguments: &HistoryList) -> Outcome {
 }
 
 fn row(entry: &Entry) -> Vec<String> {
-    match &entry.record {
-        AnyRecord::Vae(record) => {
-            let Record { request, plan, .. } = &**record;
-            let together = if plan.batch == 1 { String::new() } else { format!(", batch {}", plan.batch) };
-            let size = size(request.batch, request.width, request.height, request.frames);
-            let plan = format!("{}, {}, {}{together}", plan.space, plan.precision, plan.layout);
-            let measured = |outcome: &Measured| (outcome.elapsed, outcome.peak_bytes);
-            cells(record, [size, plan], measured, |cost| (cost.elapsed, cost.peak_bytes))
-        }
-        AnyRecord::Denoise(record) => {
-            let DenoiseRecord { request, plan, .. } = &**record;
-            let latent = size(request.batch, request.width, request.height, request.frames);
-            let size = format!("{latent} latent, {}", with_noun(request.steps, "step"));
-            let expected = |cost: &DenoiseCost| (cost.step.saturating_mul(request.steps), cost.held_bytes());
-            cells(record, [size, plan.to_string()], |outcome| (outcome.elapsed, outcome.held_bytes()), expected)
-        }
-        AnyRecord::Text(record) => {
-            let words = [with_noun(record.request.all_tokens(), "token"), record.plan.to_string()];
-            let measured = |outcome: &TextOutcome| (outcome.elapsed, outcome.all_bytes());
-            cells(record, words, measured, |cost| (cost.elapsed, cost.all_bytes()))
-        }
-    }
+    of_any!(&entry.record, record: W => cells::<W>(record))
 }
 
-/// A record's row, with its size and plan in words, and the time and memory of a measurement and
-/// of an expectation.
-fn cells<W: Work>(
-    record: &Record<W>,
-    [size, plan]: [String; 2],
-    measured: impl Fn(&W::Outcome) -> (Duration, u64),
-    expected: impl Fn(&W::Cost) -> (Duration, u64),
-) -> Vec<String> {
+fn cells<W: Reported>(record: &Record<W>) -> Vec<String> {
+    let Record { request, plan, .. } = record;
     let text = |text: &str| shorten(text, SHOWN);
-    let mut row = vec![text(&to_the_second(&record.time)), text(W::family(&record.request)), size, plan];
-    let (measured, expected) = (record.outcome.as_ref().map(measured), record.expectation().map(expected));
+    let mut row =
+        vec![text(&to_the_second(&record.time)), text(W::family(request)), W::size(request), W::short_plan(plan)];
+    let measured = record.outcome.as_ref().map(|outcome| (W::elapsed(outcome), W::all_bytes(outcome)));
+    let expected =
+        record.expectation().map(|cost| (W::expected_time(cost, W::steps(request)), W::expected_bytes(cost)));
     let mut add = |value: fn((Duration, u64)) -> f64, show: fn((Duration, u64)) -> String| {
         let quotient = measured.map(value).zip(expected.map(value).filter(|expected| *expected > 0.0));
         row.push(measured.map_or("failed".into(), show));
@@ -186,13 +160,6 @@ fn cells<W: Work>(
     add(|(_, held)| held as f64, |(_, held)| bytes::display(held));
     row.extend([text(&record.policy.name), text(&record.device.name)]);
     row
-}
-
-/// A batch, a size, and frames.
-fn size(batch: u32, width: u32, height: u32, frames: u32) -> String {
-    let samples = if batch == 1 { String::new() } else { format!("{batch} × ") };
-    let frames = if frames == 1 { String::new() } else { format!(" × {frames} frames") };
-    format!("{samples}{width}×{height}{frames}")
 }
 
 /// `2026-11-21 08:30:00`, of a record's time.

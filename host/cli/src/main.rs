@@ -37,6 +37,7 @@ mod table;
 mod tell;
 mod text_stage;
 mod words;
+mod work;
 
 use std::io::Write;
 

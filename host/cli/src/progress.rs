@@ -8,14 +8,15 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tilewright_engine::{AnyDecided, AnyFailed, Cancelled, Decided, Failed, FinishedStep, Observer, StopCheck};
-use tilewright_plan::{Fallback, FallbackReason, Work};
+use tilewright_engine::{AnyDecided, AnyFailed, Cancelled, Decided, FinishedStep, Observer, StopCheck};
+use tilewright_plan::{FallbackReason, of_any};
 
 use crate::{
     printer,
     signals::{self, StopMode},
     table,
     tell::tell,
+    work::Reported,
 };
 
 /// Steps of the bar.
@@ -72,22 +73,28 @@ impl Progress {
     }
 
     /// Begins a piece of work by a plan.
-    fn begin(&mut self, plan: String, fallback: Option<&Fallback>, adjusted: &[String]) {
+    fn begin<W: Reported>(&mut self, decided: &Decided<'_, W>) {
+        let Decided { decision, expected, steps_done } = decided;
         self.pace = TimeLeft::new(Instant::now());
         self.spoken = Instant::now();
-        if let Some(fallback) = fallback {
+        let fallback = decision.fallback.as_ref();
+        let is_noted = |reason| W::NOTES_UNANSWERED || reason != FallbackReason::NotAnswered;
+        if let Some(fallback) = fallback.filter(|fallback| is_noted(fallback.reason)) {
             self.say(&format!("note: the host's default is used ({}: {})", fallback.reason, fallback.detail));
         }
-        for adjusted in adjusted {
+        for adjusted in &decision.adjusted {
             self.say(&format!("note: {adjusted}"));
         }
-        self.plan = plan;
+        self.plan = decision.plan.to_string();
         if let Some(bar) = &self.bar {
             bar.reset();
             bar.set_message(self.plan.clone());
             bar.set_prefix("");
             bar.enable_steady_tick(Duration::from_millis(200));
         }
+        let steps_left = self.steps.saturating_sub(*steps_done);
+        self.pace.expected = expected.map(|cost| W::expected_time(cost, steps_left));
+        self.warn_of_time();
     }
 
     /// Begins the work on another file: a signal may end the program again.
@@ -172,13 +179,6 @@ fn in_words(left: Duration) -> String {
     }
 }
 
-/// A decision's plan in words, the host's reason for a plan of its own, and the changes made to the
-/// answer.
-fn parts<'d, W: Work>(decided: &'d Decided<'_, W>) -> (String, Option<&'d Fallback>, &'d [String]) {
-    let decision = decided.decision;
-    (decision.plan.to_string(), decision.fallback.as_ref(), &decision.adjusted)
-}
-
 impl Observer for Progress {
     fn stop_check(&self) -> Option<StopCheck> {
         Some(Arc::new(signals::is_received))
@@ -193,42 +193,12 @@ impl Observer for Progress {
     }
 
     fn decided(&mut self, decided: AnyDecided<'_>) {
-        let (plan, fallback, adjusted) = match &decided {
-            AnyDecided::Vae(decided) => parts(decided),
-            AnyDecided::Denoise(decided) => parts(decided),
-            // A policy need not know encoders.
-            AnyDecided::Text(decided) => {
-                let (plan, fallback, adjusted) = parts(decided);
-                (plan, fallback.filter(|fallback| fallback.reason != FallbackReason::NotAnswered), adjusted)
-            }
-        };
-        self.begin(plan, fallback, adjusted);
-        self.pace.expected = match decided {
-            AnyDecided::Vae(decided) => decided.expected.map(|cost| cost.elapsed),
-            AnyDecided::Text(decided) => decided.expected.map(|cost| cost.elapsed),
-            AnyDecided::Denoise(decided) => {
-                let left = self.steps.saturating_sub(decided.steps_done);
-                decided.expected.map(|cost| cost.step.saturating_mul(left))
-            }
-        };
-        self.warn_of_time();
+        of_any!(decided, decided: W => self.begin::<W>(&decided));
     }
 
     fn failed(&mut self, failed: AnyFailed<'_>) {
-        match failed {
-            AnyFailed::Vae(Failed { attempt, .. }) => {
-                self.say(&format!("note: {} failed: {}", attempt.plan, attempt.failure));
-            }
-            AnyFailed::Denoise(Failed { attempt, next }) => {
-                let step = attempt.step.unwrap_or(0) + 1;
-                let next = next.map_or_else(String::new, |next| format!("; it is tried again: {next}"));
-                self.say(&format!("note: step {step}: {}{next}", attempt.failure));
-            }
-            AnyFailed::Text(Failed { attempt, next }) => {
-                let next = next.map_or_else(String::new, |next| format!("; the encoder runs again: {next}"));
-                self.say(&format!("note: {} failed: {}{next}", attempt.plan, attempt.failure));
-            }
-        }
+        let failure = of_any!(failed, failed: W => W::failure(&failed));
+        self.say(&format!("note: {failure}"));
     }
 
     fn loading(&mut self) {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use tilewright_plan::{Stage, words::did_you_mean};
+use tilewright_plan::{ModelPart, Stage, words::did_you_mean};
 
 use crate::{Conditions, Config, Route, Source, conditions::FAMILIES, origin::Fault};
 
@@ -21,7 +21,7 @@ pub(crate) fn find_fault(config: &Config) -> Result<(), Fault> {
     }
     for (name, model) in &config.models {
         let at = |key: &str| format!("models/{name}{key}");
-        if model.model.is_none() && model.vae.is_none() && model.transformer.is_empty() {
+        if !model.has(ModelPart::Vae) && !model.has(ModelPart::Transformer) {
             return fault(at(""), "none of model, vae and transformer: name one of them, or more");
         }
         let of_vae = [
@@ -29,11 +29,10 @@ pub(crate) fn find_fault(config: &Config) -> Result<(), Fault> {
             ("scaling-factor", model.scaling_factor.is_some()),
             ("shift-factor", model.shift_factor.is_some()),
         ];
-        if let Some((key, _)) = of_vae.iter().find(|(_, given)| *given && model.vae.is_none() && model.model.is_none())
-        {
+        if let Some((key, _)) = of_vae.iter().find(|(_, given)| *given && !model.has(ModelPart::Vae)) {
             return fault(at(&format!("/{key}")), format!("{key} is for a vae, and there is none: leave it out"));
         }
-        if !model.loras.is_empty() && model.transformer.is_empty() && model.model.is_none() {
+        if !model.loras.is_empty() && !model.has(ModelPart::Transformer) {
             return fault(at("/loras"), "loras are for a transformer, and there is none: leave them out");
         }
     }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer};
+use tilewright_plan::ModelPart;
 
 use crate::values;
 
@@ -75,6 +76,21 @@ pub struct Model {
 }
 
 impl Model {
+    /// True if it has a part. A whole model, whose parts are not named by themselves, may have all
+    /// of them.
+    pub fn has(&self, part: ModelPart) -> bool {
+        self.model.is_some() || !self.paths(part).is_empty()
+    }
+
+    /// The paths of a part that is named by itself.
+    pub(crate) fn paths(&self, part: ModelPart) -> &[PathBuf] {
+        match part {
+            ModelPart::Vae => self.vae.as_slice(),
+            ModelPart::Transformer => &self.transformer,
+            ModelPart::TextEncoder => &self.text_encoder,
+        }
+    }
+
     /// The paths of parts that are named by themselves.
     pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = &mut PathBuf> {
         self.vae.iter_mut().chain(&mut self.transformer).chain(&mut self.text_encoder).chain(&mut self.loras)

@@ -3,6 +3,8 @@
 
 use std::{fs, io, path::Path};
 
+use tilewright_plan::ModelPart;
+
 use crate::{Config, Source, origin::Fault};
 
 /// The kind of file that a path has to lead to.
@@ -40,13 +42,9 @@ pub(crate) fn check(config: &Config) -> Result<(), Fault> {
         }
     }
     for (name, model) in &config.models {
-        let parts = [
-            ("vae", model.vae.as_slice()),
-            ("transformer", &model.transformer[..]),
-            ("text-encoder", &model.text_encoder[..]),
-            ("loras", &model.loras[..]),
-        ];
-        for (key, path) in parts.into_iter().flat_map(|(key, paths)| paths.iter().map(move |path| (key, path))) {
+        let parts = ModelPart::ALL.map(|part| (part.name(), model.paths(part)));
+        let named = parts.into_iter().chain([("loras", &model.loras[..])]);
+        for (key, path) in named.flat_map(|(key, paths)| paths.iter().map(move |path| (key, path))) {
             let kind = if path.is_dir() { Kind::Folder } else { Kind::File };
             expect(&format!("models/{name}/{key}"), path, kind, false)?;
         }

@@ -26,8 +26,8 @@ const FAR: f64 = 20.0;
 
 /// The title of a chart, and the text in its place if it is empty.
 #[derive(Clone, Copy)]
-pub(crate) struct Title {
-    pub(crate) name: &'static str,
+pub(crate) struct Title<'a> {
+    pub(crate) name: &'a str,
     pub(crate) unit: &'static str,
     /// The text shown if there are no points.
     pub(crate) empty: &'static str,
@@ -53,7 +53,7 @@ pub(crate) const SHARES: Scale = Scale { words: percent, logarithmic: &[] };
 
 /// The times of decisions: a histogram per revision.
 pub(crate) fn latency(rows: &[LatencySamples]) -> Markup {
-    const TITLE: Title = Title { name: "Decision latency", unit: "log scale", empty: "No policy has decided yet." };
+    const TITLE: Title<'_> = Title { name: "Decision latency", unit: "log scale", empty: "No policy has decided yet." };
     let axis = Axis { words: |microseconds| milliseconds(microseconds / 1e3), ..Axis::logarithmic("") };
     let rows = rows.iter().map(|row| (format!("{} r{}", row.policy, row.revision), row.samples_us.clone()));
     let chart = Chart::Rows { title: String::new(), axis, rows: rows.collect(), form: Form::Histogram };
@@ -61,7 +61,7 @@ pub(crate) fn latency(rows: &[LatencySamples]) -> Markup {
 }
 
 /// Points over time, a line per series, with the newest at the right.
-pub(crate) fn over_time(title: Title, now: SystemTime, series: &[TimeSeries], scale: Scale) -> Markup {
+pub(crate) fn over_time(title: Title<'_>, now: SystemTime, series: &[TimeSeries], scale: Scale) -> Markup {
     let linear = Axis { words: scale.words, ..Axis::linear("") };
     let lines: Vec<Series> = series
         .iter()
@@ -110,7 +110,7 @@ fn age(time: f64) -> String {
 }
 
 /// A chart with its title.
-fn figure(title: Title, body: Option<Markup>) -> Markup {
+fn figure(title: Title<'_>, body: Option<Markup>) -> Markup {
     html! {
         figure.chart {
             figcaption { (title.name) " " span.quiet { (title.unit) } }

@@ -7,7 +7,7 @@ use tilewright_plan::Stage;
 
 use crate::chart::{DURATIONS, SHARES, Title, latency, over_time};
 use crate::frame::{page, parts, section};
-use crate::views::{Charts, OverviewPage};
+use crate::views::{Charts, OverviewPage, TimeSeries};
 use crate::{devices, events, lists, policies, routes, submit};
 
 /// The page at `/`.
@@ -48,17 +48,13 @@ pub fn overview_parts(view: &OverviewPage) -> Vec<(&'static str, String)> {
 }
 
 /// The times of a stage's work.
-const fn time_of(stage: Stage) -> Title {
-    let name = match stage {
-        Stage::Text => "Text time",
-        Stage::Denoise => "Sampling time",
-        Stage::Decode => "Decode time",
-        Stage::Encode => "Encode time",
-    };
-    Title { name, unit: "per route", empty: "No job has been carried out yet." }
+fn work_time(stage: Stage, now: SystemTime, series: &[TimeSeries]) -> Markup {
+    let name = format!("{} time", stage.title());
+    let title = Title { name: &name, unit: "per route", empty: "No job has been carried out yet." };
+    over_time(title, now, series, DURATIONS)
 }
 
-const REGRET: Title = Title {
+const REGRET: Title<'_> = Title {
     name: "Shadow regret",
     unit: "predicted, against the best plan",
     empty: "No shadow has been compared yet.",
@@ -68,8 +64,8 @@ fn charts(charts: &Charts, now: SystemTime) -> Markup {
     let body = html! {
         div.charts {
             (latency(&charts.latency))
-            @if charts.work.is_empty() { (over_time(time_of(Stage::Decode), now, &[], DURATIONS)) }
-            @for (stage, series) in &charts.work { (over_time(time_of(*stage), now, series, DURATIONS)) }
+            @if charts.work.is_empty() { (work_time(Stage::Decode, now, &[])) }
+            @for (stage, series) in &charts.work { (work_time(*stage, now, series)) }
             (over_time(REGRET, now, &charts.regret, SHARES))
         }
     };

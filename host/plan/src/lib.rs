@@ -54,7 +54,7 @@ pub use question::{Capabilities, LEAST_TILE, MOST_AHEAD, MOST_BATCH, Question, U
 pub use record::{FailedAttempt, Record, record_schema};
 pub use recorder::{Recorded, Recorder};
 pub use request::{Backend, Device, Dtype, Hint, HostMemory, LEANEST_TIME, Model, Objective, Request};
-pub use stage::Stage;
+pub use stage::{ModelPart, Stage};
 pub use text::{
     EncoderModel, ExactTextCost, Place, Text, TextCapabilities, TextCost, TextMeasured, TextOutcome, TextPlan,
     TextRecord, TextRequest,

@@ -24,9 +24,43 @@ crate::names! {
 
 crate::from_name!(Stage, "stage", "one of ");
 
+crate::names! {
+    /// A part of a model, as configurations name it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum ModelPart {
+        /// The autoencoder.
+        Vae = "vae",
+        /// The transformer, or two experts.
+        Transformer = "transformer",
+        /// The text encoders.
+        TextEncoder = "text-encoder",
+    }
+}
+
 impl Stage {
     /// The hint that named the stage before records had a field for it. Contract 0.1 still has it.
     pub const HINT: &'static str = "stage";
+
+    /// The stage as titles have it.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Text => "Text",
+            Self::Denoise => "Sampling",
+            Self::Decode => "Decode",
+            Self::Encode => "Encode",
+        }
+    }
+
+    /// The parts of a model whose jobs may have this stage.
+    pub const fn parts(self) -> &'static [ModelPart] {
+        match self {
+            Self::Text => &[ModelPart::TextEncoder],
+            Self::Denoise => &[ModelPart::Transformer],
+            Self::Decode => &[ModelPart::Vae],
+            // A picture that a prompt's picture begins with.
+            Self::Encode => &ModelPart::ALL,
+        }
+    }
 
     /// The stage that a request's hints name: [`Stage::Decode`] if they name none that is known.
     pub fn of_hints(hints: &[Hint]) -> Self {

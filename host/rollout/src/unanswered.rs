@@ -43,23 +43,10 @@ pub fn stages_of(routes: &[Route], place: usize, models: &BTreeMap<String, Model
     let takes = |stage: &Stage| {
         let alone = Conditions { stage: vec![*stage], ..conditions.clone() };
         (conditions.stage.is_empty() || conditions.stage.contains(stage))
-            && models().any(|model| has(model, *stage))
+            && models().any(|model| stage.parts().iter().all(|part| model.has(*part)))
             && !routes[..place].iter().any(|before| before.conditions.cover(&alone))
     };
     Stage::ALL.into_iter().filter(takes).collect()
-}
-
-/// True if jobs of a model have a stage that routes are asked about. A whole model, whose parts the
-/// configuration does not name, may have all of them.
-fn has(model: &Model, stage: Stage) -> bool {
-    model.model.is_some()
-        || match stage {
-            Stage::Text => !model.text_encoder.is_empty(),
-            Stage::Denoise => !model.transformer.is_empty(),
-            Stage::Decode => model.vae.is_some(),
-            // A picture that a prompt's picture begins with.
-            Stage::Encode => model.vae.is_some() && !model.transformer.is_empty() && !model.text_encoder.is_empty(),
-        }
 }
 
 /// The stages of each route that a policy does not answer: a module of this name that answers

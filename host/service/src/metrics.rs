@@ -319,7 +319,7 @@ impl Metrics {
             Stage::Decode => &self.decodes,
             Stage::Denoise => &self.samples,
             Stage::Text => &self.texts,
-            _ => return,
+            Stage::Encode => return,
         };
         let values = self.tracked(labels);
         times.with_label_values(&values).observe(W::elapsed(outcome).as_secs_f64());

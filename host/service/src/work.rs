@@ -19,7 +19,7 @@ use std::{
 
 use tilewright_engine::Machine;
 use tilewright_pipeline::{HistoryFault, Trials};
-use tilewright_plan::{Denoise, Vae};
+use tilewright_plan::{Denoise, Vae, VariantOf};
 use tilewright_rollout::{Assignment, Decider};
 use tilewright_service_api::{JobStage, JobState};
 
@@ -283,7 +283,7 @@ fn carry_out<W: Executed>(
     {
         execution.learn(*record, exchange, is_mixed, psnr);
     }
-    turn.server.traces.insert(&stored.job.id, Followed::any_trace(trace));
+    turn.server.traces.insert(&stored.job.id, W::Work::any(Box::new(trace)));
     Some(JobEnded { state, error, record: text })
 }
 

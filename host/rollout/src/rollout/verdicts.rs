@@ -8,7 +8,7 @@ use super::{Rollout, lock, now};
 use crate::{
     Assignment, EndedJob, EventKind, Revision,
     canary::TrialVerdict,
-    served::Served,
+    served::{Served, kind},
     slot::{RefusedModule, Slot},
     tally, watchdog,
 };
@@ -24,7 +24,7 @@ impl Rollout {
     pub fn record_result<W: Served>(&self, assignment: &Assignment, result: EndedJob<W>) {
         let EndedJob { record, is_mixed, is_lost, psnr } = result;
         let revision = &assignment.revision;
-        let kind = W::kind(&record.request, &record.device);
+        let kind = kind::<W>(&record.request, &record.device);
         let measured = record.own_outcome().filter(|_| !is_mixed && record.fallback.is_none());
         let measured = measured.map(tally::Sample::of::<W>);
         // A job without a result counts as the slowest. So does a job that only the fallback

@@ -48,7 +48,7 @@ impl StoredJob {
             Stage::Text => &self.pinned_text,
             Stage::Decode => &self.pinned_decode,
             Stage::Encode => &self.pinned_encode,
-            _ => &None,
+            Stage::Denoise => &None,
         };
         of_stage.as_ref().unwrap_or(&self.pinned)
     }

@@ -16,8 +16,8 @@ use tilewright_engine::{
 use tilewright_media::Preview;
 use tilewright_pipeline::{KeptSample, LatentMap};
 use tilewright_plan::{
-    Decision, Denoise, DenoiseCost, DenoiseOutcome, DenoiseRequest, PoolStatistics, Request, Text, TextRequest, Vae,
-    Work,
+    Decision, Denoise, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRequest, Outcome, Plan, PoolStatistics,
+    Request, Text, TextOutcome, Vae, VariantOf, Work,
 };
 use tilewright_rollout::{Assignment, Decider, Served};
 use tilewright_service_api::{PlanGrid, SamplingProgress};
@@ -234,18 +234,19 @@ impl<'a, W: Work> JobObserver<'a, W> {
 }
 
 /// A kind of work whose jobs are followed.
-pub trait Followed: Work {
+pub trait Followed:
+    Work
+    + for<'a> VariantOf<AnyDecided<'a>, Variant = Decided<'a, Self>>
+    + for<'a> VariantOf<AnyFailed<'a>, Variant = Failed<'a, Self>>
+    + VariantOf<AnyJobTrace, Variant = Box<JobTrace<Self>>>
+{
     /// True if the parts of the work are the steps of a sample.
     const HAS_STEPS: bool = false;
 
-    /// The decision, if it is of this kind.
-    fn decided(any: AnyDecided<'_>) -> Option<Decided<'_, Self>>;
-
-    /// The failure, if it is of this kind.
-    fn failed(any: AnyFailed<'_>) -> Option<Failed<'_, Self>>;
-
     /// The grid that a plan divides the work into; `None` before the request is known.
-    fn grid(request: Option<&Self::Request>, plan: &Self::Plan) -> Option<PlanGrid>;
+    fn grid(request: Option<&Self::Request>, _plan: &Self::Plan) -> Option<PlanGrid> {
+        Some(step_grid(request.map_or(1, |request| Self::extents(request)[0])))
+    }
 
     /// The expected time of a step of a sample.
     fn step(_cost: &Self::Cost) -> Option<Duration> {
@@ -259,59 +260,43 @@ pub trait Followed: Work {
 
     /// The memory pool's work.
     fn pool(outcome: &Self::Outcome) -> PoolStatistics;
-
-    /// A trace among those of all kinds.
-    fn any_trace(trace: JobTrace<Self>) -> AnyJobTrace;
 }
 
-macro_rules! followed {
-    ($work:ident, $grid:expr $(, $step:expr, $savings:expr)?) => {
-        impl Followed for $work {
-            fn decided(any: AnyDecided<'_>) -> Option<Decided<'_, Self>> {
-                if let AnyDecided::$work(decided) = any { Some(decided) } else { None }
-            }
+impl Followed for Vae {
+    fn grid(request: Option<&Request>, plan: &Plan) -> Option<PlanGrid> {
+        Some(plan_grid(request?, plan))
+    }
 
-            fn failed(any: AnyFailed<'_>) -> Option<Failed<'_, Self>> {
-                if let AnyFailed::$work(failed) = any { Some(failed) } else { None }
-            }
-
-            fn grid(request: Option<&Self::Request>, plan: &Self::Plan) -> Option<PlanGrid> {
-                $grid(request, plan)
-            }
-
-            fn pool(outcome: &Self::Outcome) -> PoolStatistics {
-                outcome.pool
-            }
-
-            fn any_trace(trace: JobTrace<Self>) -> AnyJobTrace {
-                AnyJobTrace::$work(Box::new(trace))
-            }
-
-            $(
-                const HAS_STEPS: bool = true;
-
-                fn step(cost: &Self::Cost) -> Option<Duration> {
-                    Some($step(cost))
-                }
-
-                fn savings(outcome: &Self::Outcome) -> Option<(u64, u32)> {
-                    Some($savings(outcome))
-                }
-            )?
-        }
-    };
+    fn pool(outcome: &Outcome) -> PoolStatistics {
+        outcome.pool
+    }
 }
 
-followed!(Vae, |request: Option<&Request>, plan| Some(plan_grid(request?, plan)));
-followed!(Text, |request: Option<&TextRequest>, _| {
-    Some(step_grid(request.map_or(1, |request| request.tokens.len() as u32)))
-});
-followed!(
-    Denoise,
-    |request: Option<&DenoiseRequest>, _| Some(step_grid(request.map_or(0, |request| request.steps))),
-    |cost: &DenoiseCost| cost.step,
-    |outcome: &DenoiseOutcome| (outcome.moved_bytes, outcome.reused)
-);
+impl Followed for Denoise {
+    const HAS_STEPS: bool = true;
+
+    fn grid(request: Option<&DenoiseRequest>, _: &DenoisePlan) -> Option<PlanGrid> {
+        Some(step_grid(request.map_or(0, |request| request.steps)))
+    }
+
+    fn step(cost: &DenoiseCost) -> Option<Duration> {
+        Some(cost.step)
+    }
+
+    fn savings(outcome: &DenoiseOutcome) -> Option<(u64, u32)> {
+        Some((outcome.moved_bytes, outcome.reused))
+    }
+
+    fn pool(outcome: &DenoiseOutcome) -> PoolStatistics {
+        outcome.pool
+    }
+}
+
+impl Followed for Text {
+    fn pool(outcome: &TextOutcome) -> PoolStatistics {
+        outcome.pool
+    }
+}
 
 impl<W: Followed> Observer for JobObserver<'_, W> {
     fn stop_check(&self) -> Option<StopCheck> {
@@ -319,7 +304,7 @@ impl<W: Followed> Observer for JobObserver<'_, W> {
     }
 
     fn decided(&mut self, decided: AnyDecided<'_>) {
-        let Some(Decided { decision, expected, steps_done }) = W::decided(decided) else { return };
+        let Some(&Decided { decision, expected, steps_done }) = W::of_any(&decided) else { return };
         let grid = W::grid(self.request.as_ref(), &decision.plan);
         self.note_decision(decision, grid);
         if let Some(grid) = grid.filter(|_| W::HAS_STEPS) {
@@ -334,7 +319,7 @@ impl<W: Followed> Observer for JobObserver<'_, W> {
     }
 
     fn failed(&mut self, failed: AnyFailed<'_>) {
-        let Some(Failed { attempt, .. }) = W::failed(failed) else { return };
+        let Some(Failed { attempt, .. }) = W::of_any(&failed) else { return };
         tracing::warn!(failure = %attempt.failure, plan = %attempt.plan, step = attempt.step, "an attempt failed");
         self.handle.report_failure(attempt.plan.clone().into(), attempt.failure);
         self.server.jobs.live.notify_change();

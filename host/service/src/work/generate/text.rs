@@ -6,7 +6,7 @@ use tilewright_pipeline::{
     Conditioning, ConditioningOutput, EncoderRun, Error, FoundConditionings, KeptConditionings, PlacedConditioning,
     TextPlanning, Trials, UnfinishedRun,
 };
-use tilewright_plan::Text;
+use tilewright_plan::{Text, VariantOf};
 use tilewright_rollout::{Assignment, Decider};
 use tilewright_service_api::JobState;
 
@@ -17,7 +17,7 @@ use crate::{
     job_traces::JobTrace,
     jobs::inputs::Input,
     work::{
-        Followed, JobEnd,
+        JobEnd,
         executed::{Execution, Turn},
         observer::{JobObserver, StopSignal},
     },
@@ -94,7 +94,7 @@ impl Execution<'_> {
                 records.extend(serde_json::to_string(&record).ok());
                 self.count(history, &record, false);
                 let trace = JobTrace { candidates, log, incumbent: None };
-                server.traces.insert(&stored.job.id, Text::any_trace(trace));
+                server.traces.insert(&stored.job.id, Text::any(Box::new(trace)));
                 self.learn(record, exchange, false, None);
             }
         }
