@@ -22,10 +22,6 @@ static FIXED: LazyLock<LoadedPolicy> = LazyLock::new(|| {
 struct Nothing;
 
 impl CostModel for Nothing {
-    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
-        plans.iter().map(|plan| self.estimate_one(plan)).collect()
-    }
-
     fn estimate_one(&self, _: &Plan) -> Result<Cost, String> {
         Err("nothing is known".into())
     }

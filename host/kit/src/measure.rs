@@ -472,10 +472,6 @@ struct TimedCostModel<W: Judged> {
 }
 
 impl<W: Judged> CostModel<W> for TimedCostModel<W> {
-    fn estimate(&self, plans: &[W::Plan]) -> Vec<Result<W::Cost, String>> {
-        plans.iter().map(|plan| self.estimate_one(plan)).collect()
-    }
-
     fn estimate_one(&self, plan: &W::Plan) -> Result<W::Cost, String> {
         let started = Instant::now();
         let cost = self.costs.estimate_one(plan);

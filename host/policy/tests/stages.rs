@@ -76,20 +76,10 @@ struct Prices {
 }
 
 impl CostModel for Prices {
-    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
-        let price = |plan: &Plan| {
-            self.asked.fetch_add(1, Ordering::Relaxed);
-            let peak_bytes = u64::from(plan.batch) * 100;
-            Ok(Cost {
-                peak_bytes,
-                elapsed: Duration::from_millis(5),
-                tiles: 1,
-                shapes: 1,
-                rework: 1.0,
-                weights_bytes: 0,
-            })
-        };
-        plans.iter().map(price).collect()
+    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let peak_bytes = u64::from(plan.batch) * 100;
+        Ok(Cost { peak_bytes, elapsed: Duration::from_millis(5), tiles: 1, shapes: 1, rework: 1.0, weights_bytes: 0 })
     }
 
     fn trials(&self, _most: u32) -> Vec<Trial> {

@@ -23,13 +23,10 @@ fn guest(decide: &str, learn: &str) -> Vec<u8> {
 struct Prices;
 
 impl CostModel<Text> for Prices {
-    fn estimate(&self, plans: &[TextPlan]) -> Vec<Result<TextCost, String>> {
-        let price = |plan: &TextPlan| {
-            let peak_bytes = u64::from(plan.precision.dtype().bits()) << 25;
-            let (elapsed, load) = (Duration::from_millis(9), Duration::from_millis(90));
-            Ok(TextCost { elapsed, load, peak_bytes, weights_bytes: 1 << 30, host_bytes: 0 })
-        };
-        plans.iter().map(price).collect()
+    fn estimate_one(&self, plan: &TextPlan) -> Result<TextCost, String> {
+        let peak_bytes = u64::from(plan.precision.dtype().bits()) << 25;
+        let (elapsed, load) = (Duration::from_millis(9), Duration::from_millis(90));
+        Ok(TextCost { elapsed, load, peak_bytes, weights_bytes: 1 << 30, host_bytes: 0 })
     }
 
     fn trials(&self, _most: u32) -> Vec<Trial<Text>> {

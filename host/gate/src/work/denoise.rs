@@ -279,10 +279,6 @@ const TRANSFER: f64 = 20e9;
 const EXPANSION: f64 = 0.1;
 
 impl CostModel<Denoise> for NetworkPrices<Denoise> {
-    fn estimate(&self, plans: &[DenoisePlan]) -> Vec<Result<DenoiseCost, String>> {
-        plans.iter().map(|plan| self.estimate_one(plan)).collect()
-    }
-
     fn estimate_one(&self, plan: &DenoisePlan) -> Result<DenoiseCost, String> {
         let dtype = plan.precision.dtype();
         if dtype != Dtype::F32 && !self.capabilities.dtypes.contains(&dtype) {

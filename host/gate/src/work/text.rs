@@ -235,10 +235,6 @@ const IN_F32: f64 = 16.0;
 const IN_TYPE: f64 = 8.0;
 
 impl CostModel<Text> for NetworkPrices<Text> {
-    fn estimate(&self, plans: &[TextPlan]) -> Vec<Result<TextCost, String>> {
-        plans.iter().map(|plan| self.estimate_one(plan)).collect()
-    }
-
     fn estimate_one(&self, plan: &TextPlan) -> Result<TextCost, String> {
         let dtype = plan.precision.dtype();
         if dtype != Dtype::F32 && !self.capabilities.dtypes.contains(&dtype) {

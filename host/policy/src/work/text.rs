@@ -186,14 +186,11 @@ mod tests {
     struct Prices;
 
     impl CostModel<Text> for Prices {
-        fn estimate(&self, plans: &[TextPlan]) -> Vec<Result<TextCost, String>> {
-            let price = |plan: &TextPlan| {
-                let held = if plan.precision.dtype() == Dtype::F32 { 8 } else { 6 };
-                let [device, host] = if plan.place == Place::Host { [0, held] } else { [held, 0] };
-                let (elapsed, load) = (Duration::from_secs(1), Duration::ZERO);
-                Ok(TextCost { elapsed, load, peak_bytes: device, weights_bytes: 0, host_bytes: host })
-            };
-            plans.iter().map(price).collect()
+        fn estimate_one(&self, plan: &TextPlan) -> Result<TextCost, String> {
+            let held = if plan.precision.dtype() == Dtype::F32 { 8 } else { 6 };
+            let [device, host] = if plan.place == Place::Host { [0, held] } else { [held, 0] };
+            let (elapsed, load) = (Duration::from_secs(1), Duration::ZERO);
+            Ok(TextCost { elapsed, load, peak_bytes: device, weights_bytes: 0, host_bytes: host })
         }
 
         fn trials(&self, _most: u32) -> Vec<Trial<Text>> {

@@ -312,10 +312,6 @@ mod tests {
     struct Prices(Request);
 
     impl CostModel for Prices {
-        fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
-            plans.iter().map(|plan| self.estimate_one(plan)).collect()
-        }
-
         fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
             let request = &self.0;
             let picture = u64::from(request.height) * u64::from(request.width);
@@ -406,10 +402,6 @@ mod tests {
     struct ByType(Prices);
 
     impl CostModel for ByType {
-        fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
-            plans.iter().map(|plan| self.estimate_one(plan)).collect()
-        }
-
         fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
             let cost = self.0.estimate_one(plan)?;
             let share = if plan.precision.dtype() == Dtype::F32 { 1 } else { 2 };
