@@ -8,7 +8,6 @@ use std::sync::{Arc, LazyLock};
 use libfuzzer_sys::fuzz_target;
 use tilewright_plan::{
     Backend, Capabilities, Cost, CostModel, Device, Dtype, Model, Objective, Plan, Planner, Question, Request, Stage,
-    Trial,
 };
 use tilewright_policy::{CacheDir, Limits, PolicyHost, oracle};
 
@@ -66,10 +65,6 @@ struct Nothing;
 impl CostModel for Nothing {
     fn estimate_one(&self, _: &Plan) -> Result<Cost, String> {
         Err("nothing is known".into())
-    }
-
-    fn trials(&self, _: u32) -> Vec<Trial> {
-        Vec::new()
     }
 }
 

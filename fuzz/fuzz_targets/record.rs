@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
 use tilewright_plan::{
-    Cost, CostModel, Plan, Planner, Question, Record, Trial,
+    Cost, CostModel, Plan, Planner, Question, Record,
     exchange::{Call, RecordedQuestion},
     records,
 };
@@ -24,10 +24,6 @@ struct Nothing;
 impl CostModel for Nothing {
     fn estimate_one(&self, _: &Plan) -> Result<Cost, String> {
         Err("nothing is known".into())
-    }
-
-    fn trials(&self, _: u32) -> Vec<Trial> {
-        Vec::new()
     }
 }
 

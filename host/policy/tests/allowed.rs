@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use tilewright_plan::{
     Backend, Capabilities, Cost, CostModel, Device, Dtype, HostMemory, Model, Objective, Plan, Planner, Question,
-    Request, Space, Stage, Trial,
+    Request, Space, Stage,
 };
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, PolicyHost, key_value, shipped_names};
 
@@ -29,10 +29,6 @@ impl CostModel for Prices {
             rework: 1.0,
             weights_bytes: 0,
         })
-    }
-
-    fn trials(&self, _most: u32) -> Vec<Trial> {
-        Vec::new()
     }
 }
 

@@ -10,8 +10,8 @@ use std::{sync::Arc, time::Duration};
 use by_hand::{DECODE, DENOISE, Interface, device, put_to_work};
 use tilewright_plan::{
     Capabilities, Cost, CostModel, Decision, Denoise, DenoiseCapabilities, DenoiseCost, DenoisePlan, DenoiseRequest,
-    DenoiserModel, Dtype, FallbackReason, HostMemory, Model, Objective, Plan, Planner, Question, Request, Stage, Trial,
-    Vae, Work,
+    DenoiserModel, Dtype, FallbackReason, HostMemory, Model, Objective, Plan, Planner, Question, Request, Stage, Vae,
+    Work,
 };
 use tilewright_policy::{Policy, oracle};
 
@@ -67,10 +67,6 @@ impl CostModel<Denoise> for Prices {
     fn estimate_one(&self, _: &DenoisePlan) -> Result<DenoiseCost, String> {
         Ok(DenoiseCost { peak_bytes: 1, weights_bytes: 1, moved_bytes: 0, step: Duration::from_millis(9) })
     }
-
-    fn trials(&self, _most: u32) -> Vec<Trial<Denoise>> {
-        Vec::new()
-    }
 }
 
 impl CostModel<Vae> for Prices {
@@ -83,10 +79,6 @@ impl CostModel<Vae> for Prices {
             rework: 1.0,
             weights_bytes: 0,
         })
-    }
-
-    fn trials(&self, _most: u32) -> Vec<Trial<Vae>> {
-        Vec::new()
     }
 }
 

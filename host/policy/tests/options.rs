@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use by_hand::{DECODE, device, put_to_work};
 use tilewright_plan::{
     Attempt, Capabilities, Cost, CostModel, Decision, Dtype, Failure, FallbackReason, HostMemory, Model, Objective,
-    Options, Plan, PlanOption, Planner, Question, Request, Stage, Trial, Value, Values,
+    Options, Plan, PlanOption, Planner, Question, Request, Stage, Value, Values,
 };
 use tilewright_policy::{CacheDir, Limits, PolicyHost};
 
@@ -19,10 +19,6 @@ impl CostModel for Prices {
     fn estimate_one(&self, _: &Plan) -> Result<Cost, String> {
         let elapsed = Duration::from_millis(9);
         Ok(Cost { peak_bytes: 1, weights_bytes: 0, elapsed, tiles: 1, shapes: 1, rework: 1.0 })
-    }
-
-    fn trials(&self, _most: u32) -> Vec<Trial> {
-        Vec::new()
     }
 }
 

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use tilewright_plan::{
     Attempt, Attention, CostModel, Decision, Denoise, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan,
     DenoiseRequest, DenoiserModel, Dtype, Failure, FallbackReason, GuidanceOrder, HostMemory, Objective, Options,
-    Planner, PoolStatistics, Precision, Products, Question, Release, Stage, StepReuse, StoredType, Trial, UnderWay,
+    Planner, PoolStatistics, Precision, Products, Question, Release, Stage, StepReuse, StoredType, UnderWay,
     WeightForm,
 };
 use tilewright_policy::{CacheDir, Limits, Policy, PolicyHost, oracle};
@@ -28,10 +28,6 @@ impl CostModel<Denoise> for Prices {
         let samples = u64::from(plan.samples.unwrap_or(4));
         let (weights_bytes, moved_bytes) = if plan.ahead.is_some() { (1 << 29, 2 << 30) } else { (2 << 30, 0) };
         Ok(DenoiseCost { peak_bytes: samples << 30, weights_bytes, moved_bytes, step: Duration::from_millis(9) })
-    }
-
-    fn trials(&self, _most: u32) -> Vec<Trial<Denoise>> {
-        Vec::new()
     }
 }
 
@@ -117,10 +113,6 @@ impl CostModel<Denoise> for ByWidth {
     fn estimate_one(&self, plan: &DenoisePlan) -> Result<DenoiseCost, String> {
         let peak_bytes = u64::from(plan.precision.dtype().bits()) << 25;
         Ok(DenoiseCost { peak_bytes, weights_bytes: 0, moved_bytes: 0, step: Duration::from_millis(9) })
-    }
-
-    fn trials(&self, _most: u32) -> Vec<Trial<Denoise>> {
-        Vec::new()
     }
 }
 

@@ -83,10 +83,6 @@ impl CostModel for WanPrices {
             weights_bytes: 0,
         })
     }
-
-    fn trials(&self, _most: u32) -> Vec<Trial> {
-        Vec::new()
-    }
 }
 
 /// So many frames of 832×480 from WAN 2.1, or of 1280×704 from WAN 2.2.

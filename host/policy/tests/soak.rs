@@ -20,7 +20,7 @@ use clock::OwnClock;
 use guest::{Guest, HEALTHY, HOSTILE_BATCH};
 use tilewright_plan::{
     Attempt, Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, Failure, FallbackReason, Hint,
-    HostMemory, Layout, Model, Objective, Plan, Planner, Question, Request, Space, Stage, Tile, Trial,
+    HostMemory, Layout, Model, Objective, Plan, Planner, Question, Request, Space, Stage, Tile,
 };
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, Policy, PolicyHost};
 
@@ -85,10 +85,6 @@ impl CostModel for Prices {
             rework: 1.0,
             weights_bytes: 0,
         })
-    }
-
-    fn trials(&self, _most: u32) -> Vec<Trial> {
-        Vec::new()
     }
 }
 

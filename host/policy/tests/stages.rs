@@ -11,7 +11,7 @@ use std::{
 
 use tilewright_plan::{
     Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, FallbackReason, HostMemory, Model, Objective,
-    Outcome, Plan, Planner, PoolStatistics, Question, Request, Stage, Trial,
+    Outcome, Plan, Planner, PoolStatistics, Question, Request, Stage,
 };
 use tilewright_policy::{CacheDir, Limits, Policy, PolicyError, PolicyHost};
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
@@ -80,10 +80,6 @@ impl CostModel for Prices {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let peak_bytes = u64::from(plan.batch) * 100;
         Ok(Cost { peak_bytes, elapsed: Duration::from_millis(5), tiles: 1, shapes: 1, rework: 1.0, weights_bytes: 0 })
-    }
-
-    fn trials(&self, _most: u32) -> Vec<Trial> {
-        Vec::new()
     }
 }
 

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use tilewright_plan::{
     Attempt, CostModel, Decision, Dtype, EncoderModel, Failure, FallbackReason, HostMemory, Objective, Options, Place,
     Planner, PoolStatistics, Precision, Question, Stage, StoredType, Text, TextCapabilities, TextCost, TextOutcome,
-    TextPlan, TextRequest, Trial, WeightForm,
+    TextPlan, TextRequest, WeightForm,
 };
 use tilewright_policy::{CacheDir, Limits, Policy, PolicyHost, oracle};
 
@@ -27,10 +27,6 @@ impl CostModel<Text> for Prices {
         let peak_bytes = u64::from(plan.precision.dtype().bits()) << 25;
         let (elapsed, load) = (Duration::from_millis(9), Duration::from_millis(90));
         Ok(TextCost { elapsed, load, peak_bytes, weights_bytes: 1 << 30, host_bytes: 0 })
-    }
-
-    fn trials(&self, _most: u32) -> Vec<Trial<Text>> {
-        Vec::new()
     }
 }
 

@@ -118,9 +118,7 @@ fn next(question: &Question<'_, Text>, costs: &dyn CostModel<Text>) -> Option<Te
 mod tests {
     use std::time::Duration;
 
-    use tilewright_plan::{
-        Backend, Device, EncoderModel, HostMemory, Objective, Options, TextCost, TextRequest, Trial,
-    };
+    use tilewright_plan::{Backend, Device, EncoderModel, HostMemory, Objective, Options, TextCost, TextRequest};
 
     use super::*;
     use crate::check::fit;
@@ -191,10 +189,6 @@ mod tests {
             let [device, host] = if plan.place == Place::Host { [0, held] } else { [held, 0] };
             let (elapsed, load) = (Duration::from_secs(1), Duration::ZERO);
             Ok(TextCost { elapsed, load, peak_bytes: device, weights_bytes: 0, host_bytes: host })
-        }
-
-        fn trials(&self, _most: u32) -> Vec<Trial<Text>> {
-            Vec::new()
         }
     }
 

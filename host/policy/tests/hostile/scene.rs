@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tilewright_plan::{
     Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, HostMemory, Model, Objective, Outcome, Plan,
-    Planner, PoolStatistics, Question, Request, Space, Stage, Trial,
+    Planner, PoolStatistics, Question, Request, Space, Stage,
 };
 use tilewright_policy::{CacheDir, Limits, Policy, PolicyHost};
 
@@ -26,10 +26,6 @@ impl CostModel for Prices {
             rework: 1.0,
             weights_bytes: 0,
         })
-    }
-
-    fn trials(&self, _most: u32) -> Vec<Trial> {
-        Vec::new()
     }
 }
 
