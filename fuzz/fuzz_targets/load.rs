@@ -6,7 +6,9 @@
 use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
-use tilewright_plan::{Question, Stage, Backend, Cost, Device, Dtype, CostModel, Model, Objective, Capabilities, Plan, Planner, Request, Trial};
+use tilewright_plan::{
+    Backend, Capabilities, Cost, CostModel, Device, Dtype, Model, Objective, Plan, Planner, Question, Request, Stage,
+};
 use tilewright_policy::{CacheDir, Limits, PolicyHost, oracle};
 
 static HOST: LazyLock<PolicyHost> = LazyLock::new(|| {
@@ -61,16 +63,8 @@ static REQUEST: LazyLock<(Request, Device, Capabilities)> = LazyLock::new(|| {
 struct Nothing;
 
 impl CostModel for Nothing {
-    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
-        plans.iter().map(|plan| self.estimate_one(plan)).collect()
-    }
-
     fn estimate_one(&self, _: &Plan) -> Result<Cost, String> {
         Err("nothing is known".into())
-    }
-
-    fn trials(&self, _: u32) -> Vec<Trial> {
-        Vec::new()
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
 use tilewright_plan::{
-    Cost, CostModel, Plan, Planner, Question, Record, Trial,
+    Cost, CostModel, Plan, Planner, Question, Record,
     exchange::{Call, RecordedQuestion},
     records,
 };
@@ -22,16 +22,8 @@ static FIXED: LazyLock<LoadedPolicy> = LazyLock::new(|| {
 struct Nothing;
 
 impl CostModel for Nothing {
-    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
-        plans.iter().map(|plan| self.estimate_one(plan)).collect()
-    }
-
     fn estimate_one(&self, _: &Plan) -> Result<Cost, String> {
         Err("nothing is known".into())
-    }
-
-    fn trials(&self, _: u32) -> Vec<Trial> {
-        Vec::new()
     }
 }
 

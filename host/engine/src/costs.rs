@@ -48,10 +48,6 @@ impl<W: Runnable> Costs<W> {
 }
 
 impl<W: Runnable> CostModel<W> for Costs<W> {
-    fn estimate(&self, plans: &[W::Plan]) -> Vec<Result<W::Cost, String>> {
-        plans.iter().map(|plan| self.prices.price(plan)).collect()
-    }
-
     fn estimate_one(&self, plan: &W::Plan) -> Result<W::Cost, String> {
         self.prices.price(plan)
     }

@@ -7,10 +7,13 @@ mod vae;
 
 use std::sync::Arc;
 
-use tilewright_plan::{CostModel, Device, Dtype, Record, Stage, UnderWay};
+use tilewright_plan::{CostModel, Device, Dtype, Record, Stage, UnderWay, Work};
 use tilewright_policy::{Governed, oracle};
 
-use crate::golden::{CallResult, GoldenRequest};
+use crate::{
+    golden::{CallResult, Events, GoldenRequest, MemoryLimit, Network},
+    machines::Machine,
+};
 
 /// Work whose plans are judged.
 pub trait Judged: Governed {
@@ -65,6 +68,47 @@ pub trait Judged: Governed {
 
     /// The outcome of a plan of this price: a third more time and 5 % more memory.
     fn outcome(cost: Option<Self::Cost>) -> Self::Outcome;
+}
+
+/// Prices by formula for one request of a denoiser or text encoder on one device.
+struct NetworkPrices<W: Work> {
+    request: W::Request,
+    network: &'static Network,
+    machine: &'static Machine,
+    capabilities: W::Capabilities,
+}
+
+impl<W: Work> NetworkPrices<W>
+where
+    Self: CostModel<W> + 'static,
+{
+    /// Prices for any request, by the known machine that is nearest to a device.
+    fn near(
+        network: &'static Network,
+        request: &W::Request,
+        device: &Device,
+        capabilities: &W::Capabilities,
+    ) -> Arc<dyn CostModel<W>> {
+        let (request, capabilities) = (request.clone(), capabilities.clone());
+        Arc::new(Self { request, network, machine: Machine::near(device), capabilities })
+    }
+
+    /// The golden request of these prices. Where there is plenty of room, its limit is that of the
+    /// prices' request; `plain` is the plan that a smaller one is a share of.
+    fn golden(mut self, name: String, room: MemoryLimit, plain: &W::Plan, then: Events) -> GoldenRequest<W> {
+        let limit = room.bytes(W::memory_limit(&self.request), &self, plain);
+        self.request = W::limited(&self.request, limit, W::objective(&self.request));
+        GoldenRequest {
+            name,
+            stage: W::STAGES[0],
+            request: self.request.clone(),
+            device: self.machine.device(),
+            capabilities: self.capabilities.clone(),
+            costs: Arc::new(self),
+            then,
+            under_way: None,
+        }
+    }
 }
 
 /// Measured over priced time, and memory, of outcomes that policies learn from.

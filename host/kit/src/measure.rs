@@ -17,12 +17,15 @@ use std::{
 
 use tilewright_gate::{golden::GoldenRequest, work::Judged};
 use tilewright_plan::{
-    Attempt, CostModel, Decision, Denoise, Failure, FallbackReason, LearnReport, Planner, Stage, Text, Trial, Vae,
+    Attempt, CostModel, Decision, Failure, FallbackReason, FieldOf, LearnReport, Planner, Stage, Trial, VariantOf,
+    each, of_any, of_each, of_kinds,
 };
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, Policy, PolicyError, PolicyHost, TimeBudget};
 
+use crate::simulate::Simulated;
+
 pub use self::{
-    report::{Call, Cold, Decisions, Estimates, Function, Lasting, Memory, Report},
+    report::{Beside, Call, Cold, Decisions, Estimates, Function, Lasting, Memory, Report},
     spread::Spread,
 };
 
@@ -66,28 +69,26 @@ pub fn measure(load: &Load<'_>, settings: &[(String, String)], options: &Options
     let runs = 12 * options.iterations.unwrap_or(0) as usize;
     let time_budget = loaded.time_budget(budget + options.limits.time_budget(runs));
     let stages = &loaded.description().stages;
-    let (asked, samples, texts) = (requests::<Vae>(stages), requests::<Denoise>(stages), requests::<Text>(stages));
-    let cold = TimeBudget::count(Some(&time_budget), || {
-        first(&loaded, settings, (&asked, &samples, &texts), load_ns, cached_ns)
-    })?;
+    let asked = of_kinds!(W => requests::<W>(stages));
+    let cold = TimeBudget::count(Some(&time_budget), || first(&loaded, settings, &asked, load_ns, cached_ns))?;
     // All kinds of work share the budget.
-    let kinds = [asked.is_empty(), samples.is_empty(), texts.is_empty()].map(|is_none| u32::from(!is_none));
-    let kinds: u32 = kinds.iter().sum();
+    let kinds: u32 = of_each!(&asked, asked => u32::from(!asked.is_empty())).into_iter().sum();
     let options = &Options { budget: budget / kinds.max(1), ..*options };
-    let bench = Bench::<Vae> { loaded: &loaded, settings, asked: &asked, options, time_budget: &time_budget, clock };
+    let bench = Bench { loaded: &loaded, settings, asked: &asked.vae, options, time_budget: &time_budget, clock };
     let mut calls = vec![bench.describe()?, bench.configure()?];
     let mut policy = loaded.configure(settings)?;
-    let vae = bench.decisions(&mut policy)?;
-    let denoise = bench.on(&samples).decisions(&mut policy)?;
-    let text = bench.on(&texts).decisions(&mut policy)?;
+    let measured = of_kinds!(W => Beside {
+        key: W::KEY,
+        heading: W::HEADING,
+        decisions: bench.on(W::of(&asked)).decisions(&mut policy)?,
+    });
+    // The first kind of work that a policy answers has its figures in the report itself, so that
+    // the first of all is never beside another.
+    let mut beside: Vec<Beside> = measured.into_iter().collect();
+    let main = beside.iter_mut().find_map(|kind| kind.decisions.take()).unwrap_or_default();
+    beside.remove(0);
     let inspection = loaded.inspection();
     let identity = policy.identity();
-    // A policy for one kind of work alone has its figures in the place of the others.
-    let (main, samples, texts) = match (vae, denoise, text) {
-        (Some(vae), samples, texts) => (vae, samples, texts),
-        (None, Some(samples), texts) => (samples, None, texts),
-        (None, None, texts) => (texts.unwrap_or_default(), None, None),
-    };
     calls.extend(main.calls);
     Ok(Report {
         policy: identity.name.clone(),
@@ -103,8 +104,7 @@ pub fn measure(load: &Load<'_>, settings: &[(String, String)], options: &Options
         estimates: main.estimates,
         lasting: main.lasting,
         calls,
-        samples,
-        texts,
+        beside,
     })
 }
 
@@ -151,7 +151,7 @@ fn loads(load: &Load<'_>, limits: Limits) -> Result<(LoadedPolicy, f64, f64), Po
 fn first(
     loaded: &LoadedPolicy,
     settings: &[(String, String)],
-    (asked, samples, texts): (&[GoldenRequest], &[GoldenRequest<Denoise>], &[GoldenRequest<Text>]),
+    asked: &each!(Vec<GoldenRequest>),
     load_ns: f64,
     cached_ns: f64,
 ) -> Result<Cold, PolicyError> {
@@ -163,12 +163,10 @@ fn first(
     probe.configure()?;
     let configure_ns = timed(started);
     let mut policy = loaded.configure(settings)?;
+    let asked = of_kinds!(W => W::of(asked).first().map(W::any)).into_iter().flatten().next();
     let started = Instant::now();
-    match (asked.first(), samples.first(), texts.first()) {
-        (Some(asked), ..) => drop(black_box(decide(asked, &mut policy))),
-        (None, Some(asked), _) => drop(black_box(decide(asked, &mut policy))),
-        (None, None, Some(asked)) => drop(black_box(decide(asked, &mut policy))),
-        (None, None, None) => {}
+    if let Some(asked) = asked {
+        of_any!(asked, asked => drop(black_box(decide(asked, &mut policy))));
     }
     let decide_ns = timed(started);
     Ok(Cold { load_ns, cached_ns, instantiate_ns, configure_ns, decide_ns })
@@ -474,10 +472,6 @@ struct TimedCostModel<W: Judged> {
 }
 
 impl<W: Judged> CostModel<W> for TimedCostModel<W> {
-    fn estimate(&self, plans: &[W::Plan]) -> Vec<Result<W::Cost, String>> {
-        plans.iter().map(|plan| self.estimate_one(plan)).collect()
-    }
-
     fn estimate_one(&self, plan: &W::Plan) -> Result<W::Cost, String> {
         let started = Instant::now();
         let cost = self.costs.estimate_one(plan);

@@ -21,5 +21,5 @@ pub use report::{PolicyRow, RequestResult, RequestRow, Simulation};
 pub use run::{Entrant, Options, PlannerOf, run};
 pub(crate) use simulated::Distance;
 pub use simulated::Simulated;
-pub use table::{Case, CaseIndex, Choice, Entry, MOST_TABLE_BYTES, Table, TableError};
+pub use table::{Case, CaseIndex, Cases, Choice, Entry, MOST_TABLE_BYTES, Table, TableError};
 pub use workload::{Item, WorkloadError, builtin, from_records, read as read_workload};

@@ -51,16 +51,15 @@ pub struct PolicyIdentity {
 pub trait CostModel<W: Work = Vae>: Send + Sync {
     /// The prices of plans for the request at hand, in the plans' order, one for each. A plan that
     /// can't be carried out has an error instead, one line for the policy.
-    fn estimate(&self, plans: &[W::Plan]) -> Vec<Result<W::Cost, String>>;
+    fn estimate(&self, plans: &[W::Plan]) -> Vec<Result<W::Cost, String>> {
+        plans.iter().map(|plan| self.estimate_one(plan)).collect()
+    }
 
     /// The price of one plan.
     ///
     /// # Errors
     /// One line, for the policy, if the plan can't be carried out at all.
-    fn estimate_one(&self, plan: &W::Plan) -> Result<W::Cost, String> {
-        let cost = self.estimate(std::slice::from_ref(plan)).pop();
-        cost.unwrap_or_else(|| Err("no price was given".into()))
-    }
+    fn estimate_one(&self, plan: &W::Plan) -> Result<W::Cost, String>;
 
     /// Measurements on this device for this model at about this size, newest first, at most `most`.
     fn trials(&self, _most: u32) -> Vec<Trial<W>> {

@@ -54,10 +54,6 @@ mod tests {
     }
 
     impl CostModel for History {
-        fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
-            plans.iter().map(|plan| self.estimate_one(plan)).collect()
-        }
-
         fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
             let seconds = if plan.layout == Layout::ChannelsFirst { 1 } else { 2 };
             let elapsed = Duration::from_secs(seconds);

@@ -95,15 +95,13 @@ impl<W: Work> RecordingCostModel<W> {
 }
 
 impl<W: Work> CostModel<W> for RecordingCostModel<W> {
-    fn estimate(&self, plans: &[W::Plan]) -> Vec<Result<W::Cost, String>> {
-        let costs = self.costs.estimate(plans);
+    fn estimate_one(&self, plan: &W::Plan) -> Result<W::Cost, String> {
+        let cost = self.costs.estimate_one(plan);
         let (heard, known) = &mut *self.lock();
-        for (plan, cost) in plans.iter().zip(&costs) {
-            if known.insert(plan.clone()) {
-                heard.estimates.push(Estimate { plan: plan.clone(), price: Price::new(cost.clone()) });
-            }
+        if known.insert(plan.clone()) {
+            heard.estimates.push(Estimate { plan: plan.clone(), price: Price::new(cost.clone()) });
         }
-        costs
+        cost
     }
 
     fn trials(&self, most: u32) -> Vec<Trial<W>> {

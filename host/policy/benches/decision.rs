@@ -19,25 +19,17 @@ use std::{
 
 use tilewright_plan::{
     Backend, Capabilities, Cost, CostModel, Device, Dtype, HostMemory, Model, Objective, Plan, Planner, Question,
-    Request, Stage, Trial,
+    Request, Stage,
 };
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, PolicyHost, shipped_names};
 
 struct Prices;
 
 impl CostModel for Prices {
-    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
-        plans.iter().map(|plan| self.estimate_one(plan)).collect()
-    }
-
     fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         let pixels = plan.space.tile().map_or(2048 * 2048, |tile| u64::from(tile.height) * u64::from(tile.width));
         let elapsed = Duration::from_nanos(pixels * u64::from(plan.precision.dtype().bits()));
         Ok(Cost { peak_bytes: pixels * 1000, elapsed, tiles: 1, shapes: 1, rework: 1.0, weights_bytes: 0 })
-    }
-
-    fn trials(&self, _most: u32) -> Vec<Trial> {
-        Vec::new()
     }
 }
 

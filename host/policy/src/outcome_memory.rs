@@ -83,10 +83,6 @@ pub(crate) struct DecidedCosts<W: Work> {
 }
 
 impl<W: Work> CostModel<W> for DecidedCosts<W> {
-    fn estimate(&self, plans: &[W::Plan]) -> Vec<Result<W::Cost, String>> {
-        plans.iter().map(|plan| self.estimate_one(plan)).collect()
-    }
-
     fn estimate_one(&self, plan: &W::Plan) -> Result<W::Cost, String> {
         if W::is_same_work(&self.plan, plan) {
             return Ok(self.cost);

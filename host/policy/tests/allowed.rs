@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use tilewright_plan::{
     Backend, Capabilities, Cost, CostModel, Device, Dtype, HostMemory, Model, Objective, Plan, Planner, Question,
-    Request, Space, Stage, Trial,
+    Request, Space, Stage,
 };
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, PolicyHost, key_value, shipped_names};
 
@@ -13,29 +13,22 @@ use tilewright_policy::{CacheDir, Limits, LoadedPolicy, PolicyHost, key_value, s
 struct Prices(Request);
 
 impl CostModel for Prices {
-    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         let picture = u64::from(self.0.height) * u64::from(self.0.width);
-        let cost = |plan: &Plan| {
-            let (held, nanoseconds) = match plan.space {
-                Space::Whole => (picture, 100),
-                Space::Exact(_) => (picture * 8 / 10, 110),
-                Space::Blended(tile) => (u64::from(tile.height) * u64::from(tile.width), 80),
-            };
-            let bits = u64::from(plan.precision.dtype().bits());
-            Ok(Cost {
-                peak_bytes: held * 1024 * bits / 32 * u64::from(plan.batch),
-                elapsed: Duration::from_nanos(picture * nanoseconds),
-                tiles: 1,
-                shapes: 1,
-                rework: 1.0,
-                weights_bytes: 0,
-            })
+        let (held, nanoseconds) = match plan.space {
+            Space::Whole => (picture, 100),
+            Space::Exact(_) => (picture * 8 / 10, 110),
+            Space::Blended(tile) => (u64::from(tile.height) * u64::from(tile.width), 80),
         };
-        plans.iter().map(cost).collect()
-    }
-
-    fn trials(&self, _most: u32) -> Vec<Trial> {
-        Vec::new()
+        let bits = u64::from(plan.precision.dtype().bits());
+        Ok(Cost {
+            peak_bytes: held * 1024 * bits / 32 * u64::from(plan.batch),
+            elapsed: Duration::from_nanos(picture * nanoseconds),
+            tiles: 1,
+            shapes: 1,
+            rework: 1.0,
+            weights_bytes: 0,
+        })
     }
 }
 

@@ -28,10 +28,6 @@ struct Prices {
 }
 
 impl CostModel for Prices {
-    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
-        plans.iter().map(|plan| self.estimate_one(plan)).collect()
-    }
-
     fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         let Request { height, width, frames, .. } = self.request;
         let tile = plan.space.tile();

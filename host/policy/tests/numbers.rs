@@ -10,8 +10,8 @@ use std::{sync::Arc, time::Duration};
 use by_hand::{DECODE, DENOISE, Interface, device, put_to_work};
 use tilewright_plan::{
     Capabilities, Cost, CostModel, Decision, Denoise, DenoiseCapabilities, DenoiseCost, DenoisePlan, DenoiseRequest,
-    DenoiserModel, Dtype, FallbackReason, HostMemory, Model, Objective, Plan, Planner, Question, Request, Stage, Trial,
-    Vae, Work,
+    DenoiserModel, Dtype, FallbackReason, HostMemory, Model, Objective, Plan, Planner, Question, Request, Stage, Vae,
+    Work,
 };
 use tilewright_policy::{Policy, oracle};
 
@@ -64,31 +64,21 @@ const OF_DECODES: [Field; 11] = [
 struct Prices;
 
 impl CostModel<Denoise> for Prices {
-    fn estimate(&self, plans: &[DenoisePlan]) -> Vec<Result<DenoiseCost, String>> {
-        let cost = DenoiseCost { peak_bytes: 1, weights_bytes: 1, moved_bytes: 0, step: Duration::from_millis(9) };
-        plans.iter().map(|_| Ok(cost)).collect()
-    }
-
-    fn trials(&self, _most: u32) -> Vec<Trial<Denoise>> {
-        Vec::new()
+    fn estimate_one(&self, _: &DenoisePlan) -> Result<DenoiseCost, String> {
+        Ok(DenoiseCost { peak_bytes: 1, weights_bytes: 1, moved_bytes: 0, step: Duration::from_millis(9) })
     }
 }
 
 impl CostModel<Vae> for Prices {
-    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
-        let cost = Cost {
+    fn estimate_one(&self, _: &Plan) -> Result<Cost, String> {
+        Ok(Cost {
             peak_bytes: 1,
             elapsed: Duration::from_millis(9),
             tiles: 1,
             shapes: 1,
             rework: 1.0,
             weights_bytes: 0,
-        };
-        plans.iter().map(|_| Ok(cost)).collect()
-    }
-
-    fn trials(&self, _most: u32) -> Vec<Trial<Vae>> {
-        Vec::new()
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use by_hand::{DECODE, device, put_to_work};
 use tilewright_plan::{
     Attempt, Capabilities, Cost, CostModel, Decision, Dtype, Failure, FallbackReason, HostMemory, Model, Objective,
-    Options, Plan, PlanOption, Planner, Question, Request, Stage, Trial, Value, Values,
+    Options, Plan, PlanOption, Planner, Question, Request, Stage, Value, Values,
 };
 use tilewright_policy::{CacheDir, Limits, PolicyHost};
 
@@ -16,14 +16,9 @@ use tilewright_policy::{CacheDir, Limits, PolicyHost};
 struct Prices;
 
 impl CostModel for Prices {
-    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+    fn estimate_one(&self, _: &Plan) -> Result<Cost, String> {
         let elapsed = Duration::from_millis(9);
-        let cost = Cost { peak_bytes: 1, weights_bytes: 0, elapsed, tiles: 1, shapes: 1, rework: 1.0 };
-        plans.iter().map(|_| Ok(cost)).collect()
-    }
-
-    fn trials(&self, _most: u32) -> Vec<Trial> {
-        Vec::new()
+        Ok(Cost { peak_bytes: 1, weights_bytes: 0, elapsed, tiles: 1, shapes: 1, rework: 1.0 })
     }
 }
 

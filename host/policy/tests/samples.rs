@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use tilewright_plan::{
     Attempt, Attention, CostModel, Decision, Denoise, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan,
     DenoiseRequest, DenoiserModel, Dtype, Failure, FallbackReason, GuidanceOrder, HostMemory, Objective, Options,
-    Planner, PoolStatistics, Precision, Products, Question, Release, Stage, StepReuse, StoredType, Trial, UnderWay,
+    Planner, PoolStatistics, Precision, Products, Question, Release, Stage, StepReuse, StoredType, UnderWay,
     WeightForm,
 };
 use tilewright_policy::{CacheDir, Limits, Policy, PolicyHost, oracle};
@@ -24,17 +24,10 @@ fn guest(decide: &str, learn: &str) -> Vec<u8> {
 struct Prices;
 
 impl CostModel<Denoise> for Prices {
-    fn estimate(&self, plans: &[DenoisePlan]) -> Vec<Result<DenoiseCost, String>> {
-        let price = |plan: &DenoisePlan| {
-            let samples = u64::from(plan.samples.unwrap_or(4));
-            let (weights_bytes, moved_bytes) = if plan.ahead.is_some() { (1 << 29, 2 << 30) } else { (2 << 30, 0) };
-            Ok(DenoiseCost { peak_bytes: samples << 30, weights_bytes, moved_bytes, step: Duration::from_millis(9) })
-        };
-        plans.iter().map(price).collect()
-    }
-
-    fn trials(&self, _most: u32) -> Vec<Trial<Denoise>> {
-        Vec::new()
+    fn estimate_one(&self, plan: &DenoisePlan) -> Result<DenoiseCost, String> {
+        let samples = u64::from(plan.samples.unwrap_or(4));
+        let (weights_bytes, moved_bytes) = if plan.ahead.is_some() { (1 << 29, 2 << 30) } else { (2 << 30, 0) };
+        Ok(DenoiseCost { peak_bytes: samples << 30, weights_bytes, moved_bytes, step: Duration::from_millis(9) })
     }
 }
 
@@ -117,16 +110,9 @@ fn a_policy_without_rules_for_samples_leaves_them_to_the_host() {
 struct ByWidth;
 
 impl CostModel<Denoise> for ByWidth {
-    fn estimate(&self, plans: &[DenoisePlan]) -> Vec<Result<DenoiseCost, String>> {
-        let price = |plan: &DenoisePlan| {
-            let peak_bytes = u64::from(plan.precision.dtype().bits()) << 25;
-            Ok(DenoiseCost { peak_bytes, weights_bytes: 0, moved_bytes: 0, step: Duration::from_millis(9) })
-        };
-        plans.iter().map(price).collect()
-    }
-
-    fn trials(&self, _most: u32) -> Vec<Trial<Denoise>> {
-        Vec::new()
+    fn estimate_one(&self, plan: &DenoisePlan) -> Result<DenoiseCost, String> {
+        let peak_bytes = u64::from(plan.precision.dtype().bits()) << 25;
+        Ok(DenoiseCost { peak_bytes, weights_bytes: 0, moved_bytes: 0, step: Duration::from_millis(9) })
     }
 }
 

@@ -16,10 +16,6 @@ use tilewright_policy::{CacheDir, Limits, LoadedPolicy, PolicyHost, key_value, s
 struct Prices(Request);
 
 impl CostModel for Prices {
-    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
-        plans.iter().map(|plan| self.estimate_one(plan)).collect()
-    }
-
     fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         let (height, width) = plan.space.tile().map_or((self.0.height, self.0.width), |tile| (tile.height, tile.width));
         let mut pixels = u64::from(height) * u64::from(width);
@@ -54,10 +50,6 @@ impl CostModel for Prices {
 struct WanPrices(Request);
 
 impl CostModel for WanPrices {
-    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
-        plans.iter().map(|plan| self.estimate_one(plan)).collect()
-    }
-
     fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         let request = &self.0;
         let area = |height: u32, width: u32| u64::from(height) * u64::from(width);
@@ -90,10 +82,6 @@ impl CostModel for WanPrices {
             rework: work as f64 / picture as f64,
             weights_bytes: 0,
         })
-    }
-
-    fn trials(&self, _most: u32) -> Vec<Trial> {
-        Vec::new()
     }
 }
 

@@ -20,7 +20,7 @@ use clock::OwnClock;
 use guest::{Guest, HEALTHY, HOSTILE_BATCH};
 use tilewright_plan::{
     Attempt, Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, Failure, FallbackReason, Hint,
-    HostMemory, Layout, Model, Objective, Plan, Planner, Question, Request, Space, Stage, Tile, Trial,
+    HostMemory, Layout, Model, Objective, Plan, Planner, Question, Request, Space, Stage, Tile,
 };
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, Policy, PolicyHost};
 
@@ -75,10 +75,6 @@ const OBEDIENT: Guest = Guest {
 struct Prices;
 
 impl CostModel for Prices {
-    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
-        plans.iter().map(|plan| self.estimate_one(plan)).collect()
-    }
-
     fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         let pixels = plan.space.tile().map_or(1 << 20, |tile| u64::from(tile.height) * u64::from(tile.width));
         Ok(Cost {
@@ -89,10 +85,6 @@ impl CostModel for Prices {
             rework: 1.0,
             weights_bytes: 0,
         })
-    }
-
-    fn trials(&self, _most: u32) -> Vec<Trial> {
-        Vec::new()
     }
 }
 

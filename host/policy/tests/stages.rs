@@ -11,7 +11,7 @@ use std::{
 
 use tilewright_plan::{
     Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, FallbackReason, HostMemory, Model, Objective,
-    Outcome, Plan, Planner, PoolStatistics, Question, Request, Stage, Trial,
+    Outcome, Plan, Planner, PoolStatistics, Question, Request, Stage,
 };
 use tilewright_policy::{CacheDir, Limits, Policy, PolicyError, PolicyHost};
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
@@ -76,24 +76,10 @@ struct Prices {
 }
 
 impl CostModel for Prices {
-    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
-        let price = |plan: &Plan| {
-            self.asked.fetch_add(1, Ordering::Relaxed);
-            let peak_bytes = u64::from(plan.batch) * 100;
-            Ok(Cost {
-                peak_bytes,
-                elapsed: Duration::from_millis(5),
-                tiles: 1,
-                shapes: 1,
-                rework: 1.0,
-                weights_bytes: 0,
-            })
-        };
-        plans.iter().map(price).collect()
-    }
-
-    fn trials(&self, _most: u32) -> Vec<Trial> {
-        Vec::new()
+    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let peak_bytes = u64::from(plan.batch) * 100;
+        Ok(Cost { peak_bytes, elapsed: Duration::from_millis(5), tiles: 1, shapes: 1, rework: 1.0, weights_bytes: 0 })
     }
 }
 

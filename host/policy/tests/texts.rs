@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use tilewright_plan::{
     Attempt, CostModel, Decision, Dtype, EncoderModel, Failure, FallbackReason, HostMemory, Objective, Options, Place,
     Planner, PoolStatistics, Precision, Question, Stage, StoredType, Text, TextCapabilities, TextCost, TextOutcome,
-    TextPlan, TextRequest, Trial, WeightForm,
+    TextPlan, TextRequest, WeightForm,
 };
 use tilewright_policy::{CacheDir, Limits, Policy, PolicyHost, oracle};
 
@@ -23,17 +23,10 @@ fn guest(decide: &str, learn: &str) -> Vec<u8> {
 struct Prices;
 
 impl CostModel<Text> for Prices {
-    fn estimate(&self, plans: &[TextPlan]) -> Vec<Result<TextCost, String>> {
-        let price = |plan: &TextPlan| {
-            let peak_bytes = u64::from(plan.precision.dtype().bits()) << 25;
-            let (elapsed, load) = (Duration::from_millis(9), Duration::from_millis(90));
-            Ok(TextCost { elapsed, load, peak_bytes, weights_bytes: 1 << 30, host_bytes: 0 })
-        };
-        plans.iter().map(price).collect()
-    }
-
-    fn trials(&self, _most: u32) -> Vec<Trial<Text>> {
-        Vec::new()
+    fn estimate_one(&self, plan: &TextPlan) -> Result<TextCost, String> {
+        let peak_bytes = u64::from(plan.precision.dtype().bits()) << 25;
+        let (elapsed, load) = (Duration::from_millis(9), Duration::from_millis(90));
+        Ok(TextCost { elapsed, load, peak_bytes, weights_bytes: 1 << 30, host_bytes: 0 })
     }
 }
 

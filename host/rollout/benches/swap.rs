@@ -21,7 +21,7 @@ use std::{
 use tilewright_config::{Case, Config, Source, Stage};
 use tilewright_plan::{
     Backend, Capabilities, Cost, CostModel, Device, Dtype, HostMemory, Model, Objective, Plan, Planner, Question,
-    Request, Trial,
+    Request,
 };
 use tilewright_policy::CacheDir;
 use tilewright_rollout::{Decider, Disk, Replacement, Rollout};
@@ -53,18 +53,10 @@ const CASE: Case<'static> = Case {
 struct Prices;
 
 impl CostModel for Prices {
-    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
-        plans.iter().map(|plan| self.estimate_one(plan)).collect()
-    }
-
     fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         let pixels = plan.space.tile().map_or(2048 * 2048, |tile| u64::from(tile.height) * u64::from(tile.width));
         let elapsed = Duration::from_nanos(pixels);
         Ok(Cost { peak_bytes: pixels * 1000, elapsed, tiles: 1, shapes: 1, rework: 1.0, weights_bytes: 0 })
-    }
-
-    fn trials(&self, _most: u32) -> Vec<Trial> {
-        Vec::new()
     }
 }
 

@@ -71,7 +71,7 @@ macro_rules! export {
     ($policy:ty) => {
         #[cfg(target_family = "wasm")]
         const _: () = {
-            use $crate::bindings::exports::tilewright::policy::{denoise_policy, lifecycle, text_policy, vae_policy};
+            use $crate::bindings::exports::tilewright::policy::lifecycle;
 
             ::std::thread_local! {
                 static SLOT: $crate::export::Slot<$policy> = const { ::std::cell::RefCell::new(None) };
@@ -91,11 +91,9 @@ macro_rules! export {
                 }
             }
 
-    $crate::export!(@stage $policy, vae_policy, decide, learn);
-    $crate::export!(@stage $policy, denoise_policy, decide_denoise, learn_denoise);
-    $crate::export!(@stage $policy, text_policy, decide_text, learn_text);
+            $crate::kinds!([$crate::export!] @kinds $policy;);
 
-    $crate::bindings::export!(Module with_types_in $crate::bindings);
+            $crate::bindings::export!(Module with_types_in $crate::bindings);
         };
         #[cfg(not(target_family = "wasm"))]
         const _: () = {
@@ -103,16 +101,21 @@ macro_rules! export {
             is_policy::<$policy>();
         };
     };
-    (@stage $policy:ty, $stage:ident, $decide:ident, $learn:ident) => {
-        impl $stage::Guest for Module {
+    (@kinds $policy:ty; $($stage:ident: $interface:ident, $decide:ident, $learn:ident;)+) => {
+        $($crate::export!(@kind $policy, $interface, $decide, $learn);)+
+    };
+    (@kind $policy:ty, $interface:ident, $decide:ident, $learn:ident) => {
+        use $crate::bindings::exports::tilewright::policy::$interface;
+
+        impl $interface::Guest for Module {
             fn decide(
-                request: $stage::Request,
-                attempts: ::std::vec::Vec<$stage::Attempt>,
-            ) -> Result<$stage::Plan, ::std::string::String> {
+                request: $interface::Request,
+                attempts: ::std::vec::Vec<$interface::Attempt>,
+            ) -> Result<$interface::Plan, ::std::string::String> {
                 SLOT.with(|slot| $crate::export::decide(slot, request, attempts, <$policy as $crate::Policy>::$decide))
             }
 
-            fn learn(request: $stage::Request, plan: $stage::Plan, outcome: $stage::Outcome) {
+            fn learn(request: $interface::Request, plan: $interface::Plan, outcome: $interface::Outcome) {
                 SLOT.with(|slot| {
                     $crate::export::learn(slot, request, plan, outcome, <$policy as $crate::Policy>::$learn)
                 })

@@ -56,6 +56,7 @@ pub mod export;
 pub mod host;
 mod options;
 pub mod text;
+mod vae;
 mod words;
 
 pub use bindings::tilewright::policy::{
@@ -71,7 +72,22 @@ pub use bindings::tilewright::policy::{
 };
 pub use description::{Description, Settings};
 pub use options::{OPTIONS, OptionChoice};
-pub use words::Kind;
+pub use vae::Kind;
+
+/// Gives a macro the kinds of work, behind what else it is given: the module of a kind's types, the
+/// interface, and the functions of [`Policy`] that answer it.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! kinds {
+    ([$($then:tt)+] $($given:tt)*) => {
+        $($then)+ {
+            $($given)*
+            vae: vae_policy, decide, learn;
+            denoise: denoise_policy, decide_denoise, learn_denoise;
+            text: text_policy, decide_text, learn_text;
+        }
+    };
+}
 
 /// A set of rules for the stages that its description names. One value of the type lives as long as
 /// the policy is in use.

@@ -2,7 +2,7 @@
 
 use std::{io::Write, time::Duration};
 
-use tilewright_kit::measure::{self, Call, Estimates, Lasting, Options, Report};
+use tilewright_kit::measure::{self, Beside, Call, Estimates, Lasting, Options, Report};
 use tilewright_plan::{bytes, words::with_noun};
 
 use crate::{args::BenchPolicy, failure::Outcome, printer, table, tell::tell};
@@ -26,9 +26,9 @@ pub fn run(arguments: &BenchPolicy) -> Outcome {
     let heading: Vec<&str> = std::iter::once("warm").chain(numbers).collect();
     writeln!(stdout, "{}", table::listing(&heading, &numbers, report.calls.iter().map(row)))?;
     write_decisions(&mut stdout, report.estimates.as_ref(), &report.lasting)?;
-    for (what, decisions) in [("samples", &report.samples), ("text", &report.texts)] {
+    for Beside { heading, decisions, .. } in &report.beside {
         let Some(decisions) = decisions else { continue };
-        let heading: Vec<&str> = std::iter::once(what).chain(numbers).collect();
+        let heading: Vec<&str> = std::iter::once(*heading).chain(numbers).collect();
         writeln!(stdout, "\n{}", table::listing(&heading, &numbers, decisions.calls.iter().map(row)))?;
         write_decisions(&mut stdout, decisions.estimates.as_ref(), &decisions.lasting)?;
     }

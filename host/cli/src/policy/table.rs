@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use tilewright_kit::simulate::{Builder, MOST_TABLE_BYTES};
-use tilewright_plan::{records, words::with_noun};
+use tilewright_plan::{of_each, records, words::with_noun};
 
 use crate::{
     args::Table,
@@ -39,11 +39,9 @@ pub fn run(arguments: &Table) -> Outcome {
     let output = &arguments.output;
     tilewright_outputs::write_whole(output, text.as_bytes())
         .map_err(|error| Failure::input(format!("{}: can't be written: {error}", output.display())))?;
-    let plans = table.cases.iter().map(|case| case.plans.len());
-    let plans = plans.chain(table.samples.iter().map(|case| case.plans.len()));
-    let plans: usize = plans.chain(table.texts.iter().map(|case| case.plans.len())).sum();
-    let cases = table.cases.len() + table.samples.len() + table.texts.len();
-    tell!("wrote {}: {} in {}", output.display(), with_noun(plans, "plan"), with_noun(cases, "case"));
+    let plans = of_each!(&table.cases, cases => cases.iter().map(|case| case.plans.len()).sum::<usize>());
+    let plans: usize = plans.into_iter().sum();
+    tell!("wrote {}: {} in {}", output.display(), with_noun(plans, "plan"), with_noun(table.count(), "case"));
     Ok(())
 }
 

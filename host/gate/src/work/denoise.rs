@@ -19,7 +19,7 @@ use tilewright_plan::{
     Objective, Precision, Products, Release, Stage, StepReuse, StoredType, UnderWay, WeightForm,
 };
 
-use super::{Judged, SLOWER, more};
+use super::{Judged, NetworkPrices, SLOWER, more};
 use crate::{
     golden::{Events, FailureKind, GoldenRequest, MemoryLimit, Network, Numbers, drawn, networks, room_and_events},
     machines::{
@@ -165,10 +165,9 @@ fn row(numbers: &mut Numbers) -> Row {
 impl GoldenRequest<Denoise> {
     fn sample(row: &Row) -> Self {
         let Row { machine, network, side, frames, batch, passes, .. } = *row;
-        let device = machine.device();
         let stored_bytes = network.bytes();
         let is_gpu = machine.backend != Backend::Cpu;
-        let mut request = DenoiseRequest {
+        let request = DenoiseRequest {
             model: DenoiserModel {
                 family: network.family.into(),
                 parameters: network.parameters * 1_000_000,
@@ -190,7 +189,7 @@ impl GoldenRequest<Denoise> {
             sampler: "euler".into(),
             sigmas: (0..=20).map(|step| 1.0 - f64::from(step) / 20.0).collect(),
             reuse: Some(row.reuse).filter(|reuse| *reuse > 0.0),
-            memory_limit: device.free_bytes / 10 * 8,
+            memory_limit: machine.device().free_bytes / 10 * 8,
             objective: row.objective,
             host: machine.host(TRANSFER),
         };
@@ -205,16 +204,11 @@ impl GoldenRequest<Denoise> {
             reuse_most: row.reuse,
             options: Vec::new(),
         };
-        let prices = SamplePrices { request: request.clone(), network, machine, capabilities: capabilities.clone() };
+        let prices = NetworkPrices { request, network, machine, capabilities };
         let plain = DenoisePlan::plain();
-        request.memory_limit = row.room.bytes(request.memory_limit, &prices, &plain);
-        let costs = Arc::new(SamplePrices { request: request.clone(), ..prices });
-        let under_way = match row.then {
-            Begun(_) => Some(UnderWay { done: 7, plan: plain }),
-            _ => None,
-        };
-        let stage = Stage::Denoise;
-        Self { name: row.name(), stage, request, device, capabilities, costs, then: row.then, under_way }
+        let golden = prices.golden(row.name(), row.room, &plain, row.then);
+        let under_way = matches!(row.then, Begun(_)).then_some(UnderWay { done: 7, plan: plain });
+        Self { under_way, ..golden }
     }
 }
 
@@ -236,8 +230,7 @@ impl Judged for Denoise {
     ) -> Arc<dyn CostModel<Self>> {
         let size = |network: &Network| network.parameters * 1_000_000;
         let network = Network::nearest(NETWORKS, size, request.model.parameters);
-        let machine = Machine::near(device);
-        Arc::new(SamplePrices { request: request.clone(), network, machine, capabilities: capabilities.clone() })
+        NetworkPrices::near(network, request, device, capabilities)
     }
 
     fn in_type(plan: DenoisePlan, dtype: Dtype) -> DenoisePlan {
@@ -285,19 +278,7 @@ const TRANSFER: f64 = 20e9;
 /// The share of time that expansion takes.
 const EXPANSION: f64 = 0.1;
 
-/// Prices for one sample on one device.
-struct SamplePrices {
-    request: DenoiseRequest,
-    network: &'static Network,
-    machine: &'static Machine,
-    capabilities: DenoiseCapabilities,
-}
-
-impl CostModel<Denoise> for SamplePrices {
-    fn estimate(&self, plans: &[DenoisePlan]) -> Vec<Result<DenoiseCost, String>> {
-        plans.iter().map(|plan| self.estimate_one(plan)).collect()
-    }
-
+impl CostModel<Denoise> for NetworkPrices<Denoise> {
     fn estimate_one(&self, plan: &DenoisePlan) -> Result<DenoiseCost, String> {
         let dtype = plan.precision.dtype();
         if dtype != Dtype::F32 && !self.capabilities.dtypes.contains(&dtype) {

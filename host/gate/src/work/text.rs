@@ -14,7 +14,7 @@ use tilewright_plan::{
     TextCapabilities, TextCost, TextOutcome, TextPlan, TextRequest, WeightForm,
 };
 
-use super::{Judged, SLOWER, more};
+use super::{Judged, NetworkPrices, SLOWER, more};
 use crate::{
     golden::{Events, FailureKind, GoldenRequest, MemoryLimit, Network, Numbers, drawn, networks, room_and_events},
     machines::{
@@ -135,10 +135,9 @@ fn row(numbers: &mut Numbers) -> Row {
 impl GoldenRequest<Text> {
     fn text(row: &Row) -> Self {
         let Row { machine, encoder, tokens, texts, .. } = *row;
-        let device = machine.device();
         let parameter_bytes = encoder.bytes();
         let is_gpu = machine.backend != Backend::Cpu;
-        let mut request = TextRequest {
+        let request = TextRequest {
             model: EncoderModel {
                 kind: encoder.family.into(),
                 stored_types: vec![StoredType { name: encoder.stored.into(), bytes: parameter_bytes }],
@@ -148,7 +147,7 @@ impl GoldenRequest<Text> {
                 head_width: 64,
             },
             tokens: vec![tokens; texts as usize],
-            memory_limit: device.free_bytes / 10 * 8,
+            memory_limit: machine.device().free_bytes / 10 * 8,
             objective: row.objective,
             host: machine.host(TRANSFER),
         };
@@ -159,12 +158,9 @@ impl GoldenRequest<Text> {
             kept: row.kept,
             options: Vec::new(),
         };
-        let prices = TextPrices { request: request.clone(), encoder, machine, capabilities: capabilities.clone() };
         let plain = TextPlan::plain(capabilities.usual_place());
-        request.memory_limit = row.room.bytes(request.memory_limit, &prices, &plain);
-        let costs = Arc::new(TextPrices { request: request.clone(), ..prices });
-        let (stage, then) = (Stage::Text, row.then);
-        Self { name: row.name(), stage, request, device, capabilities, costs, then, under_way: None }
+        let prices = NetworkPrices { request, network: encoder, machine, capabilities };
+        prices.golden(row.name(), row.room, &plain, row.then)
     }
 }
 
@@ -185,8 +181,7 @@ impl Judged for Text {
         capabilities: &TextCapabilities,
     ) -> Arc<dyn CostModel<Self>> {
         let encoder = Network::nearest(ENCODERS, Network::bytes, request.model.parameter_bytes);
-        let machine = Machine::near(device);
-        Arc::new(TextPrices { request: request.clone(), encoder, machine, capabilities: capabilities.clone() })
+        NetworkPrices::near(encoder, request, device, capabilities)
     }
 
     fn in_type(plan: TextPlan, dtype: Dtype) -> TextPlan {
@@ -239,19 +234,7 @@ const EXPANSION: f64 = 0.25;
 const IN_F32: f64 = 16.0;
 const IN_TYPE: f64 = 8.0;
 
-/// Prices for one encoder on one device.
-struct TextPrices {
-    request: TextRequest,
-    encoder: &'static Network,
-    machine: &'static Machine,
-    capabilities: TextCapabilities,
-}
-
-impl CostModel<Text> for TextPrices {
-    fn estimate(&self, plans: &[TextPlan]) -> Vec<Result<TextCost, String>> {
-        plans.iter().map(|plan| self.estimate_one(plan)).collect()
-    }
-
+impl CostModel<Text> for NetworkPrices<Text> {
     fn estimate_one(&self, plan: &TextPlan) -> Result<TextCost, String> {
         let dtype = plan.precision.dtype();
         if dtype != Dtype::F32 && !self.capabilities.dtypes.contains(&dtype) {
@@ -259,9 +242,9 @@ impl CostModel<Text> for TextPrices {
         }
         let model = &self.request.model;
         let bytes = f64::from(dtype.bits()) / 8.0;
-        let parameters = self.encoder.parameters as f64 * 1e6;
+        let parameters = self.network.parameters as f64 * 1e6;
         let longest = f64::from(self.request.tokens.iter().copied().max().unwrap_or(1));
-        let peak = longest * f64::from(self.encoder.width) * (IN_F32 * 4.0 + IN_TYPE * bytes);
+        let peak = longest * f64::from(self.network.width) * (IN_F32 * 4.0 + IN_TYPE * bytes);
         let weights = match plan.weights {
             WeightForm::Packed => model.parameter_bytes as f64,
             WeightForm::Expanded => parameters * bytes,

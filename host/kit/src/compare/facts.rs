@@ -70,10 +70,6 @@ impl<W: Work> RequestPrices<W> {
 }
 
 impl<W: Work> CostModel<W> for RequestPrices<W> {
-    fn estimate(&self, plans: &[W::Plan]) -> Vec<Result<W::Cost, String>> {
-        plans.iter().map(|plan| self.estimate_one(plan)).collect()
-    }
-
     fn estimate_one(&self, plan: &W::Plan) -> Result<W::Cost, String> {
         self.find_price(plan).0
     }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tilewright_plan::Value;
 use tilewright_policy::ModuleKind;
 
@@ -65,10 +65,24 @@ pub struct Report {
     pub estimates: Option<Estimates>,
     /// Decisions in one instance.
     pub lasting: Lasting,
-    /// The same of samples, beside decodes and encodes; none of a policy that does not answer both.
-    pub samples: Option<Decisions>,
-    /// The same of text encoders, beside other work.
-    pub texts: Option<Decisions>,
+    /// The same of the kinds of work that may stand beside others.
+    #[serde(flatten, serialize_with = "by_key")]
+    pub beside: Vec<Beside>,
+}
+
+/// The cost of a policy's decisions about one kind of work, beside those about another.
+#[derive(Clone, Debug)]
+pub struct Beside {
+    /// The kind's [key](crate::simulate::Simulated::KEY), also of this measurement in JSON.
+    pub key: &'static str,
+    /// The kind's heading.
+    pub heading: &'static str,
+    /// The cost; none of a policy that does not answer this kind, or no other.
+    pub decisions: Option<Decisions>,
+}
+
+fn by_key<S: Serializer>(beside: &[Beside], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(beside.iter().map(|kind| (kind.key, &kind.decisions)))
 }
 
 /// The cost of a policy's decisions about one kind of work.

@@ -57,10 +57,6 @@ impl<W: Work> RecordedAnswers<W> {
 }
 
 impl<W: Work> CostModel<W> for RecordedAnswers<W> {
-    fn estimate(&self, plans: &[W::Plan]) -> Vec<Result<W::Cost, String>> {
-        plans.iter().map(|plan| self.estimate_one(plan)).collect()
-    }
-
     fn estimate_one(&self, plan: &W::Plan) -> Result<W::Cost, String> {
         let plan = W::without_reason(plan);
         if let Some(price) = self.prices.get(&plan) {

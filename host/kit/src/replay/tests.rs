@@ -14,10 +14,6 @@ use super::*;
 struct Prices;
 
 impl CostModel for Prices {
-    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
-        plans.iter().map(|plan| self.estimate_one(plan)).collect()
-    }
-
     fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         let side = plan.space.tile().map_or(1024, |tile| tile.height);
         if side % 2 == 1 {

@@ -68,10 +68,6 @@ impl<W: Simulated> TableCostModel<W> {
 }
 
 impl<W: Simulated> CostModel<W> for TableCostModel<W> {
-    fn estimate(&self, plans: &[W::Plan]) -> Vec<Result<W::Cost, String>> {
-        plans.iter().map(|plan| self.estimate_one(plan)).collect()
-    }
-
     fn estimate_one(&self, plan: &W::Plan) -> Result<W::Cost, String> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         self.case.estimate(plan).ok_or_else(|| {

@@ -2,10 +2,10 @@
 
 use serde::de::DeserializeOwned;
 use tilewright_gate::work::Judged;
-use tilewright_plan::Question;
+use tilewright_plan::{FieldOf, Question};
 use tilewright_policy::oracle;
 
-use super::{Case, Table};
+use super::{Case, Cases, Table};
 use crate::replay::Replayed;
 
 /// The distance of a plan from a measured one that stands in for it: in area, in overlap, and
@@ -13,9 +13,17 @@ use crate::replay::Replayed;
 pub type Distance = (u64, u32, bool);
 
 /// A kind of work that a device's table can hold.
-pub trait Simulated: Judged + Replayed + DeserializeOwned {
+pub trait Simulated: Judged + Replayed + DeserializeOwned + FieldOf<Cases, Field = Vec<Case<Self>>> {
+    /// The key of this kind's cases in a table's JSON, and of its measurement beside others.
+    const KEY: &'static str;
+
+    /// The heading of its measurement beside others.
+    const HEADING: &'static str;
+
     /// A table's cases of this kind.
-    fn cases(table: &Table) -> &[Case<Self>];
+    fn cases(table: &Table) -> &[Case<Self>] {
+        Self::of(&table.cases)
+    }
 
     /// The same request, with blended plans allowed where exact ones fit, or not.
     fn allowing_blended(request: Self::Request, _allows: bool) -> Self::Request {

@@ -1,13 +1,11 @@
-//! The table: its format, and the best plan of a case.
+//! The table, and the best plan of a case.
 
-use std::fmt::Write as _;
+mod format;
 
 use serde::{Deserialize, Serialize};
-use serde_json::to_string as json;
 use thiserror::Error;
 use tilewright_plan::{
-    Any, AnyPlan, Backend, Denoise, Device, Dtype, Each, Failure, Objective, Precision, Question, Stage, Text, Vae,
-    each, of_kinds,
+    Any, AnyPlan, Backend, Device, Dtype, Failure, Objective, Precision, Question, Stage, Vae, each, of_kinds,
 };
 
 use super::simulated::Simulated;
@@ -66,7 +64,7 @@ pub enum TableError {
 }
 
 /// A device as a table.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Table {
     /// The format, 1.
     pub tilewright_table: u32,
@@ -76,16 +74,12 @@ pub struct Table {
     pub about: String,
     /// The device.
     pub device: Device,
-    /// The measurements of decodes and encodes, by kind of work.
-    #[serde(default)]
-    pub cases: Vec<Case>,
-    /// The measurements of samples.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub samples: Vec<Case<Denoise>>,
-    /// The measurements of text encoders.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub texts: Vec<Case<Text>>,
+    /// The measurements.
+    pub cases: Cases,
 }
+
+/// The cases of every kind of work.
+pub type Cases = each!(Vec<Case>);
 
 /// Plans for one kind of work.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -217,23 +211,6 @@ impl<W: Simulated> Case<W> {
             .or_else(|| (self.plans.len() > MOST_PLANS).then(|| format!("{} plans", self.plans.len())))
             .or_else(|| (!self.plans.iter().all(number)).then(|| "an invalid time".to_owned()))
     }
-
-    /// The case as JSON, a plan per line.
-    fn text(&self) -> Result<String, serde_json::Error> {
-        let stage = self.stage.map_or(Ok(String::new()), |stage| Ok(format!("\"stage\":{},\n", json(&stage)?)))?;
-        let mut text = format!(
-            "{{{stage}\"request\":{},\n\"offer\":{},\n\"plans\":[",
-            json(&self.request)?,
-            json(&self.capabilities)?
-        );
-        for (index, entry) in self.plans.iter().enumerate() {
-            let comma = if index == 0 { "" } else { "," };
-            // Writing to a text can't fail.
-            let _ = write!(text, "{comma}\n{}", json(entry)?);
-        }
-        text.push_str("]}");
-        Ok(text)
-    }
 }
 
 /// The place of a case in a table, among those of its kind of work.
@@ -241,13 +218,12 @@ pub type CaseIndex = Any<usize, usize, usize>;
 
 impl Table {
     /// A table of these cases.
-    pub(crate) fn new(name: String, about: String, device: Device, cases: each!(Vec<Case>)) -> Self {
-        let Each { vae: cases, denoise: samples, text: texts } = cases;
-        Self { tilewright_table: FORMAT, name, about, device, cases, samples, texts }
+    pub(crate) fn new(name: String, about: String, device: Device, cases: Cases) -> Self {
+        Self { tilewright_table: FORMAT, name, about, device, cases }
     }
 
     /// The number of cases.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         of_kinds!(W => W::cases(self).len()).into_iter().sum()
     }
 
@@ -281,33 +257,6 @@ impl Table {
             }
         }
         Ok(table)
-    }
-
-    /// The table as JSON, a plan per line, so that a text diff can compare two tables.
-    ///
-    /// # Errors
-    /// The table has a number that JSON lacks; no table that was read or built has one.
-    pub fn text(&self) -> Result<String, serde_json::Error> {
-        let mut text = format!(
-            "{{\"tilewright_table\":{},\n\"name\":{},\n\"about\":{},\n\"device\":{},\n\"cases\":[",
-            self.tilewright_table,
-            json(&self.name)?,
-            json(&self.about)?,
-            json(&self.device)?
-        );
-        let separated =
-            |texts: Vec<String>| texts.into_iter().map(|text| format!("\n{text}")).collect::<Vec<_>>().join(",");
-        text.push_str(&separated(self.cases.iter().map(Case::text).collect::<Result<_, _>>()?));
-        if !self.samples.is_empty() {
-            text.push_str("],\n\"samples\":[");
-            text.push_str(&separated(self.samples.iter().map(Case::text).collect::<Result<_, _>>()?));
-        }
-        if !self.texts.is_empty() {
-            text.push_str("],\n\"texts\":[");
-            text.push_str(&separated(self.texts.iter().map(Case::text).collect::<Result<_, _>>()?));
-        }
-        text.push_str("]}\n");
-        Ok(text)
     }
 
     /// The kinds of work in a few words each: those of samples behind the others, and those of text

@@ -75,15 +75,7 @@ fn table() -> Table {
     };
     let plans = vec![entry(0, 100.0, 3000), entry(512, 150.0, 1500), entry(256, 300.0, 600), entry(64, 200.0, 100)];
     let cases = vec![Case { stage: None, request, capabilities, plans }];
-    Table {
-        tilewright_table: 1,
-        name: "t".into(),
-        about: "made up for a test".into(),
-        device,
-        cases,
-        samples: Vec::new(),
-        texts: Vec::new(),
-    }
+    Table::new("t".into(), "made up for a test".into(), device, Cases { vae: cases, ..Cases::default() })
 }
 
 /// Tries plans one after the other, and counts its trials.
@@ -187,7 +179,7 @@ fn what_is_not_in_the_table_is_not_made_up() {
 fn values_that_are_not_finite_fail_under_any_limit_and_f32_is_hopeless() {
     let mut table = table();
     let failure = Some(Failure::NonFinite { values: 3 });
-    table.cases[0].plans.push(Entry {
+    table.cases.vae[0].plans.push(Entry {
         plan: Plan { precision: Precision::Uniform(Dtype::F16), ..plan(0) },
         estimate: None,
         elapsed_ms: None,
@@ -198,11 +190,11 @@ fn values_that_are_not_finite_fail_under_any_limit_and_f32_is_hopeless() {
     let narrow = Plan { precision: Precision::Uniform(Dtype::F16), ..plan(0) };
     let row = simulated(&table, &[narrow, plan(0)], &[4000], true);
     assert_eq!((row.done, row.failed_attempts), (1, 1));
-    table.cases[0].plans[0].failure = failure;
+    table.cases.vae[0].plans[0].failure = failure;
     let row = simulated(&table, &[plan(0)], &[4000], true);
     assert_eq!((row.failed, row.failed_attempts), (1, 1));
     // Even an attempt without a time counts as failed.
-    table.cases[0].plans[0].elapsed_ms = None;
+    table.cases.vae[0].plans[0].elapsed_ms = None;
     assert!(simulated(&table, &[plan(0)], &[4000], true).mean_regret.unwrap() >= 1.0);
 }
 
@@ -218,7 +210,8 @@ fn earlier_choices_are_told_as_trials() {
 #[test]
 fn the_best_plan_is_the_sweeps() {
     let table = table();
-    let of = |objective, limit, allows_blended| table.cases[0].best(&table.device, objective, limit, allows_blended);
+    let of =
+        |objective, limit, allows_blended| table.cases.vae[0].best(&table.device, objective, limit, allows_blended);
     let best = |objective, limit| of(objective, limit, true).map(|best| best.plan);
     assert_eq!(best(Objective::Fastest, 4000), Some(plan(0).into()));
     assert_eq!(best(Objective::Fastest, 1000), Some(plan(256).into()), "smaller tiles show seams");
@@ -249,6 +242,11 @@ fn tables_are_written_as_they_are_read_and_damage_is_told() {
         "case 1: an invalid time: the table is damaged"
     );
     assert!(refused(&text.replace("\"cases\":[", "\"cases\":[],\"more\":[")).contains("0 cases"));
+    assert!(refused(&text.replace("\"cases\":[", "\"samples\":[")).contains("missing field"));
+    assert!(refused(&text.replace("\"cases\":[", "\"cases\":[],\"cases\":[")).contains("duplicate field `cases`"));
+    assert!(refused(&text.replace("\"about\"", "\"more\"")).contains("missing field `about` at line "));
+    let texts = text.trim_end().strip_suffix('}').unwrap().to_owned() + ",\n\"texts\":[]}";
+    assert_eq!(Table::read(texts.as_bytes()).unwrap().text().unwrap(), text, "an empty list is left out");
 }
 
 #[test]
@@ -313,10 +311,11 @@ fn a_policy_is_simulated_on_a_table_of_samples() {
         capabilities: golden.capabilities.clone(),
         plans: entries.collect(),
     };
-    let table = Table { samples: vec![case], cases: Vec::new(), device: golden.device.clone(), ..table() };
+    let cases = Cases { denoise: vec![case], ..Cases::default() };
+    let table = Table { cases, device: golden.device.clone(), ..table() };
     // It is read back as it was written.
     let table = Table::read(table.text().unwrap().as_bytes()).unwrap();
-    assert_eq!(table.samples.len(), 1);
+    assert_eq!(table.cases.denoise.len(), 1);
     let host = PolicyHost::new(Limits::default(), &CacheDir::Off).unwrap();
     let policy = || Box::new(host.load_shipped("adaptive").unwrap().configure(&[]).unwrap());
     let planners = of_kinds!(W => policy() as PlannerOf<W>);
@@ -358,7 +357,8 @@ fn a_policy_is_simulated_on_a_table_of_text_encoders() {
         capabilities: golden.capabilities.clone(),
         plans: entries.collect(),
     };
-    let table = Table { texts: vec![case], cases: Vec::new(), device: golden.device.clone(), ..table() };
+    let cases = Cases { text: vec![case], ..Cases::default() };
+    let table = Table { cases, device: golden.device.clone(), ..table() };
     let table = Table::read(table.text().unwrap().as_bytes()).unwrap();
     assert_eq!(table.words(), ["t5-xxl 512 tokens in 2 texts"]);
     let host = PolicyHost::new(Limits::default(), &CacheDir::Off).unwrap();
@@ -376,7 +376,7 @@ fn a_policy_is_simulated_on_a_table_of_text_encoders() {
 #[test]
 fn sweeps_of_a_device_are_one_table_whatever_was_free_and_found_fast() {
     let table = table();
-    let case = &table.cases[0];
+    let case = &table.cases.vae[0];
     let mut request = serde_json::to_value(&case.request).unwrap();
     request["capabilities"] = serde_json::to_value(&case.capabilities).unwrap();
     let sweep = |device: &Device| {
@@ -393,7 +393,7 @@ fn sweeps_of_a_device_are_one_table_whatever_was_free_and_found_fast() {
         builder.finish("t".into(), String::new())
     };
     let later = Device { free_bytes: 1, fast_dtypes: vec![Dtype::Bf16, Dtype::F32], ..table.device.clone() };
-    let cases = built(later).unwrap().cases;
+    let cases = built(later).unwrap().cases.vae;
     assert_eq!((cases.len(), cases[0].plans[0].runs), (1, 2));
     let larger = Device { total_bytes: 6000, ..table.device.clone() };
     assert!(matches!(built(larger), Err(TableError::Devices { found }) if found.len() == 2));

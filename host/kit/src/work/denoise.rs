@@ -6,7 +6,7 @@ use super::{differing, extents, in_words, milliseconds, release};
 use crate::{
     compare::{Compared, Field},
     replay::Replayed,
-    simulate::{Case, Simulated, Table},
+    simulate::Simulated,
 };
 
 impl Compared for Denoise {
@@ -48,9 +48,8 @@ impl Replayed for Denoise {
 }
 
 impl Simulated for Denoise {
-    fn cases(table: &Table) -> &[Case<Self>] {
-        &table.samples
-    }
+    const KEY: &'static str = "samples";
+    const HEADING: &'static str = "samples";
 
     fn is_whole(plan: &DenoisePlan) -> bool {
         Self::is_same_work(plan, &DenoisePlan::plain())

@@ -8,7 +8,7 @@ use super::{differing, milliseconds};
 use crate::{
     compare::{Compared, Field},
     replay::Replayed,
-    simulate::{Case, Simulated, Table},
+    simulate::Simulated,
 };
 
 impl Compared for Text {
@@ -41,9 +41,8 @@ impl Replayed for Text {
 }
 
 impl Simulated for Text {
-    fn cases(table: &Table) -> &[Case<Self>] {
-        &table.texts
-    }
+    const KEY: &'static str = "texts";
+    const HEADING: &'static str = "text";
 
     fn is_whole(plan: &TextPlan) -> bool {
         (plan.precision, plan.weights) == (Precision::Uniform(Dtype::F32), WeightForm::Packed)

@@ -6,7 +6,7 @@ use super::{differing, extents, in_words, milliseconds, release};
 use crate::{
     compare::{Compared, Field},
     replay::Replayed,
-    simulate::{Case, Distance, Simulated, Table},
+    simulate::{Distance, Simulated},
 };
 
 /// The smallest side of a blended tile that counts as best while anything else fits: smaller ones
@@ -60,9 +60,8 @@ impl Replayed for Vae {
 }
 
 impl Simulated for Vae {
-    fn cases(table: &Table) -> &[Case] {
-        &table.cases
-    }
+    const KEY: &'static str = "cases";
+    const HEADING: &'static str = "decodes and encodes";
 
     fn allowing_blended(request: Request, allows: bool) -> Request {
         Request { allows_blended: allows, ..request }

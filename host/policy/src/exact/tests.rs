@@ -15,29 +15,26 @@ struct Prices {
 }
 
 impl CostModel for Prices {
-    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         let area = |height: u32, width: u32| f64::from(height) * f64::from(width);
         let picture = area(self.request.height, self.request.width);
-        let cost = |plan: &Plan| {
-            let (held, time) = match plan.space {
-                Space::Whole => (picture, 1.0),
-                Space::Exact(tile) => (0.75 * picture + 0.25 * area(tile.height, self.request.width), 1.1),
-                Space::Blended(tile) => (area(tile.height, tile.width), 0.83),
-            };
-            let frames = match plan.time {
-                Time::Carried { frames } | Time::Blended { frames, .. } => frames,
-                Time::Whole => self.request.frames,
-            };
-            Ok(Cost {
-                peak_bytes: (held * 1024.0) as u64 * u64::from(frames) * u64::from(plan.batch),
-                elapsed: Duration::from_nanos((picture * 100.0 * time) as u64),
-                tiles: 1,
-                shapes: 1,
-                rework: 1.0,
-                weights_bytes: 0,
-            })
+        let (held, time) = match plan.space {
+            Space::Whole => (picture, 1.0),
+            Space::Exact(tile) => (0.75 * picture + 0.25 * area(tile.height, self.request.width), 1.1),
+            Space::Blended(tile) => (area(tile.height, tile.width), 0.83),
         };
-        plans.iter().map(cost).collect()
+        let frames = match plan.time {
+            Time::Carried { frames } | Time::Blended { frames, .. } => frames,
+            Time::Whole => self.request.frames,
+        };
+        Ok(Cost {
+            peak_bytes: (held * 1024.0) as u64 * u64::from(frames) * u64::from(plan.batch),
+            elapsed: Duration::from_nanos((picture * 100.0 * time) as u64),
+            tiles: 1,
+            shapes: 1,
+            rework: 1.0,
+            weights_bytes: 0,
+        })
     }
 
     fn trials(&self, _most: u32) -> Vec<Trial> {

@@ -118,9 +118,7 @@ fn next(question: &Question<'_, Text>, costs: &dyn CostModel<Text>) -> Option<Te
 mod tests {
     use std::time::Duration;
 
-    use tilewright_plan::{
-        Backend, Device, EncoderModel, HostMemory, Objective, Options, TextCost, TextRequest, Trial,
-    };
+    use tilewright_plan::{Backend, Device, EncoderModel, HostMemory, Objective, Options, TextCost, TextRequest};
 
     use super::*;
     use crate::check::fit;
@@ -186,18 +184,11 @@ mod tests {
     struct Prices;
 
     impl CostModel<Text> for Prices {
-        fn estimate(&self, plans: &[TextPlan]) -> Vec<Result<TextCost, String>> {
-            let price = |plan: &TextPlan| {
-                let held = if plan.precision.dtype() == Dtype::F32 { 8 } else { 6 };
-                let [device, host] = if plan.place == Place::Host { [0, held] } else { [held, 0] };
-                let (elapsed, load) = (Duration::from_secs(1), Duration::ZERO);
-                Ok(TextCost { elapsed, load, peak_bytes: device, weights_bytes: 0, host_bytes: host })
-            };
-            plans.iter().map(price).collect()
-        }
-
-        fn trials(&self, _most: u32) -> Vec<Trial<Text>> {
-            Vec::new()
+        fn estimate_one(&self, plan: &TextPlan) -> Result<TextCost, String> {
+            let held = if plan.precision.dtype() == Dtype::F32 { 8 } else { 6 };
+            let [device, host] = if plan.place == Place::Host { [0, held] } else { [held, 0] };
+            let (elapsed, load) = (Duration::from_secs(1), Duration::ZERO);
+            Ok(TextCost { elapsed, load, peak_bytes: device, weights_bytes: 0, host_bytes: host })
         }
     }
 

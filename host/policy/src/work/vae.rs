@@ -302,7 +302,7 @@ fn plain_plan(device: &Device) -> Plan {
 mod tests {
     use std::time::Duration;
 
-    use tilewright_plan::{Cost, HostMemory, Model, Objective, Stage, Trial, UnderWay};
+    use tilewright_plan::{Cost, HostMemory, Model, Objective, Stage, UnderWay};
 
     use super::*;
 
@@ -312,10 +312,6 @@ mod tests {
     struct Prices(Request);
 
     impl CostModel for Prices {
-        fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
-            plans.iter().map(|plan| self.estimate_one(plan)).collect()
-        }
-
         fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
             let request = &self.0;
             let picture = u64::from(request.height) * u64::from(request.width);
@@ -332,10 +328,6 @@ mod tests {
             };
             let peak_bytes = worked * 5_600 * u64::from(frames) + state * 4_000 + picture * 12 * u64::from(kept);
             Ok(Cost { peak_bytes, elapsed: Duration::ZERO, tiles: 1, shapes: 1, rework: 1.0, weights_bytes: 0 })
-        }
-
-        fn trials(&self, _most: u32) -> Vec<Trial> {
-            Vec::new()
         }
     }
 
@@ -406,18 +398,10 @@ mod tests {
     struct ByType(Prices);
 
     impl CostModel for ByType {
-        fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
-            plans.iter().map(|plan| self.estimate_one(plan)).collect()
-        }
-
         fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
             let cost = self.0.estimate_one(plan)?;
             let share = if plan.precision.dtype() == Dtype::F32 { 1 } else { 2 };
             Ok(Cost { peak_bytes: cost.peak_bytes / share, ..cost })
-        }
-
-        fn trials(&self, _most: u32) -> Vec<Trial> {
-            Vec::new()
         }
     }
 

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tilewright_plan::{
     Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, HostMemory, Model, Objective, Outcome, Plan,
-    Planner, PoolStatistics, Question, Request, Space, Stage, Trial,
+    Planner, PoolStatistics, Question, Request, Space, Stage,
 };
 use tilewright_policy::{CacheDir, Limits, Policy, PolicyHost};
 
@@ -16,10 +16,6 @@ use crate::{
 pub struct Prices;
 
 impl CostModel for Prices {
-    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
-        plans.iter().map(|plan| self.estimate_one(plan)).collect()
-    }
-
     fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         let pixels = plan.space.tile().map_or(1 << 20, |tile| u64::from(tile.height) * u64::from(tile.width));
         Ok(Cost {
@@ -30,10 +26,6 @@ impl CostModel for Prices {
             rework: 1.0,
             weights_bytes: 0,
         })
-    }
-
-    fn trials(&self, _most: u32) -> Vec<Trial> {
-        Vec::new()
     }
 }
 
