@@ -13,12 +13,12 @@ mod studio;
 use std::cell::OnceCell;
 
 use tilewright_engine::{DenoiseJob, Finished, Overrides, Sampled};
-use tilewright_media::{Format, Output, Preview, Rate, STANDARD, Shape};
+use tilewright_media::{Format, Output, Preview, STANDARD, Shape};
 use tilewright_models::{Extents, Start};
 use tilewright_outputs::Roles;
 use tilewright_pipeline::{
     self as pipeline, Conditioning, Description, LatentMap, LatentOutput, LoraIdentity, Model, ModelIdentity, Parts,
-    Recipe, SampleModel, Size, Workflow,
+    Recipe, SampleModel, Size,
 };
 use tilewright_plan::{Denoise, Loss, Recorder, Stage, Text};
 
@@ -111,10 +111,7 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     let mut request = transformer.choose(&like::asked(arguments));
     let prompts = conditioning::read_prompts(arguments, request.cfg != 1.0)?;
     check_prompts((&["prompt", "negative prompt"], &prompts), arguments.embeddings.is_some(), request.convention)?;
-    let text_tokens = match arguments.text_tokens {
-        Some(tokens) => Some(tokens),
-        None => transformer.text_tokens()?,
-    };
+    let text_tokens = transformer.text_tokens_in(arguments.text_tokens)?;
     let start = arguments.image.as_deref().map(|path| Ok::<_, Failure>((start_of(&transformer, arguments)?, path)));
     let start = start.transpose()?;
     let usual = request.size.unwrap_or(Size { width: 0, height: 0, frames: 1 });
@@ -209,28 +206,23 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
         trials.keep(&sampled.record);
     }
     keep(&arguments.report.record, &sampled.record, planner.take())?;
+    let loras = arguments.lora.iter().map(|lora| Ok((lora, LoraIdentity::of(lora)?)));
     let description = Description {
-        workflow: Workflow {
-            parts: &parts,
-            loras: &arguments.lora,
-            prompts: &studio.prompts,
-            model: &transformer,
-            request: &request,
-            sampling: &sampling,
-            size: [width, height, frames],
-            rate: rate.map(Rate::per_second),
-            text_tokens: tokens,
-            image: arguments.image.as_deref(),
-            mask: arguments.mask.as_deref(),
-        },
-        rate,
+        parts: &parts,
         identity: &identity,
-        loras: arguments.lora.iter().map(LoraIdentity::of).collect::<pipeline::Result<_>>()?,
-        text_tokens,
-        has_embeddings: arguments.embeddings.is_some(),
+        loras: loras.collect::<pipeline::Result<_>>()?,
         boundary: arguments.boundary,
+        prompts: &studio.prompts,
+        text_tokens: arguments.text_tokens,
+        has_embeddings: arguments.embeddings.is_some(),
         text_settings: like::text_settings(&arguments.set),
+        image: arguments.image.as_deref(),
+        mask: arguments.mask.as_deref(),
+        model: &transformer,
+        request: &request,
+        sampling: &sampling,
         plan: &sampled.record.plan,
+        rate,
     };
     let (texts, settings) = (description.texts()?, description.settings()?);
     let mut outputs = Vec::new();

@@ -11,8 +11,7 @@
 //! | [`StartImage`], [`VisionEncoder`] | the picture that a clip begins from |
 //! | [`EncodeSource`] | frames to encode, cropped to what the autoencoder takes |
 //! | [`Delivery`] | the way of frames into the output, the journal and the preview |
-//! | [`Workflow`] | the graph with which ComfyUI makes the same |
-//! | [`Description`], [`Recipe`] | the texts of a picture, from which it can be made again |
+//! | [`Description`], [`Recipe`] | the texts of a picture, from which it can be made again, in ComfyUI too |
 //! | [`Told`] | the settings that texts tell, of other programs too |
 //! | [`ModelIdentity`] | a name and digests by which a model is found again |
 //! | [`OutputWriter`] | writes one output: a clip or pictures |
@@ -77,7 +76,6 @@ pub use text::{
 };
 pub use told::Told;
 pub use vae_job::VaeJob;
-pub use workflow::Workflow;
 
 pub use tilewright_history::Kept;
 

@@ -8,10 +8,8 @@ use std::{
 };
 
 use tilewright_engine::{Begun, DenoiseJob, Finished, SampleState, Sampled, Sampling};
-use tilewright_media::{Preview, Rate, Texts};
-use tilewright_pipeline::{
-    Description, KeptSample, LatentKind, LatentOutput, SampleModel, SampleRequest, Trials, Workflow,
-};
+use tilewright_media::{Preview, Texts};
+use tilewright_pipeline::{Description, KeptSample, LatentKind, LatentOutput, SampleModel, SampleRequest, Trials};
 use tilewright_plan::{Denoise, DenoisePlan, Record, Stage};
 use tilewright_rollout::{Decider, Revision, UntrackedPlanner};
 use tilewright_service_api::{JobResult, JobStage};
@@ -185,34 +183,23 @@ impl<'a> Execution<'a> {
         let fields = accept::fields_of(stored, self.stored.job.request.as_deref(), transformer).unwrap_or_default();
         let vae = model.vae.as_ref().map(|vae| &vae.model).filter(|vae| vae.is_video());
         let rate = vae.and_then(|vae| accept::rate(stored.fps.as_deref(), &vae.facts().family).ok());
-        let [frames, height, width] = transformer.extents(&sampling.latents.size());
-        let text_tokens = match stored.text_tokens {
-            Some(tokens) => Some(tokens),
-            None => transformer.text_tokens()?,
-        };
         let description = Description {
-            workflow: Workflow {
-                parts: model.parts(),
-                loras: &model.loras.iter().map(|lora| lora.request.clone()).collect::<Vec<_>>(),
-                prompts: &accept::prompts_of(stored, &fields),
-                model: transformer,
-                request,
-                sampling,
-                size: [width, height, frames],
-                rate: rate.map(Rate::per_second),
-                text_tokens: transformer.text_tokens_of(text_tokens, request.convention)?,
-                // Uploads have no names of their own.
-                image: request.latent.as_ref().map(|_| Path::new("image.png")),
-                mask: request.mask.as_ref().map(|_| Path::new("mask.png")),
-            },
-            rate,
+            parts: model.parts(),
             identity: model.identity()?,
-            loras: model.loras.iter().map(|lora| lora.identity.clone()).collect(),
-            text_tokens,
-            has_embeddings: false,
+            loras: model.loras.iter().map(|lora| (&lora.request, lora.identity.clone())).collect(),
             boundary: model.boundary(),
+            prompts: &accept::prompts_of(stored, &fields),
+            text_tokens: stored.text_tokens,
+            has_embeddings: false,
             text_settings: Vec::new(),
+            // Uploads have no names of their own.
+            image: request.latent.as_ref().map(|_| Path::new("image.png")),
+            mask: request.mask.as_ref().map(|_| Path::new("mask.png")),
+            model: transformer,
+            request,
+            sampling,
             plan: &sampled.record.plan,
+            rate,
         };
         description.texts()
     }
