@@ -187,8 +187,7 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     }
     let sampling = transformer.prepare(&request)?;
     let job = DenoiseJob::new(machine, &transformer.denoiser, &sampling, limit, arguments.run.objective())?;
-    let before = trials.before(Stage::Denoise, job.request());
-    let job = job.with_history(&before);
+    let job = trials.remind(job);
     let preview = preview.map(|preview| (preview, vae_path.as_path()));
     let work = SampleWork { model: &transformer, machine, job, sampling: &sampling, memory_limit: limit, preview };
     let mut resumption = match arguments.resume {

@@ -187,7 +187,7 @@ impl VisionEncoder {
     ) -> Result<EncoderRun> {
         let (embedded, weights) = ([self.stand_in()?], WeightStore::new(Budget::Bytes(0)));
         let texts = Texts { encoder: &self.0, weights: &weights, embedded: &embedded, left_out: 1 };
-        let job = planning.remember(TextJob::new(machine, host, texts, memory_limit, objective)?);
+        let job = planning.trials.remind(TextJob::new(machine, host, texts, memory_limit, objective)?);
         let (record, candidates) = job.decide(planning.planner);
         let exchange = planning.planner.take();
         Ok(EncoderRun { exchange, candidates, ..self.run(record)? })

@@ -167,8 +167,7 @@ impl Studio<'_> {
     ) -> Outcome<(Tensor, Decided)> {
         let frames = EncodeInput::of(self.vae, &mut source, &path.display().to_string(), &mut note)?;
         let job = self.encode(&frames)?;
-        let before = trials.before(job.stage(), job.request());
-        let job = job.with_history(&before);
+        let job = job.with_trials(trials);
         let mut progress = Progress::new();
         let encoded = job.run(planner, &mut progress, &mut source);
         progress.finish();

@@ -39,8 +39,7 @@ impl Studio<'_> {
         planner: &mut Recorder,
     ) -> Outcome<(Decided, Vec<PathBuf>)> {
         let job = self.decode(latents)?;
-        let before = trials.before(job.stage(), job.request());
-        let job = job.with_history(&before);
+        let job = job.with_trials(trials);
         let writing = Writing::default();
         let mut progress = Progress::abandoning({
             let writing = writing.clone();

@@ -10,7 +10,7 @@ use std::{
 use tilewright_engine::{Begun, DenoiseJob, Finished, SampleState, Sampled, Sampling};
 use tilewright_media::{Preview, Texts};
 use tilewright_pipeline::{Description, KeptSample, LatentKind, LatentOutput, SampleModel, SampleRequest, Trials};
-use tilewright_plan::{Denoise, DenoisePlan, Record, Stage};
+use tilewright_plan::{Denoise, DenoisePlan, Record};
 use tilewright_rollout::{Decider, Revision, UntrackedPlanner};
 use tilewright_service_api::{JobResult, JobStage};
 use tilewright_torch::psnr;
@@ -76,8 +76,7 @@ impl Executed for Denoise {
     ) -> Result<JobOutcome<Self>, JobOutcome<Self>> {
         let transformer = execution.turn.transformer().map_err(JobEnd::Failed)?;
         let job = execution.sample_job(input).map_err(JobEnd::Failed)?;
-        let before = history.before(Stage::Denoise, job.request());
-        let job = job.with_history(&before);
+        let job = history.remind(job);
         observer.request = Some(job.request().clone());
         let (output, kept, begun) = execution.begin_sample(transformer, &input.sampling)?;
         observer.kept = kept;

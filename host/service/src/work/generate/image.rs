@@ -53,8 +53,7 @@ impl Executed for ImageEncode {
         let input = EncodeInput::of(&vae.model, &mut source, IMAGE, &mut |_| {}).map_err(refused)?;
         let (limit, objective) = (execution.memory_limit(), execution.objective());
         let job = Encode::new(&device.machine, &vae.model, &input, limit, objective).map_err(refused)?;
-        let before = history.before(job.stage(), job.request());
-        let job = job.with_history(&before);
+        let job = job.with_trials(history);
         observer.request = Some(job.request().clone());
         let encoded = tracing::info_span!("encode").in_scope(|| job.run(decider, observer, &mut source));
         let encoded = encoded.map_err(|unfinished| execution.describe_unfinished::<Self>(unfinished));
