@@ -17,8 +17,8 @@ use tilewright_media::{Format, Output, Preview, STANDARD, Shape};
 use tilewright_models::{Extents, Start};
 use tilewright_outputs::Roles;
 use tilewright_pipeline::{
-    self as pipeline, Conditioning, Description, LatentMap, LatentOutput, LoraIdentity, Model, ModelIdentity, Parts,
-    Recipe, SampleModel, Size,
+    self as pipeline, Conditioning, Description, EmbeddingFolder, LatentMap, LatentOutput, LoraIdentity, Model,
+    ModelIdentity, Parts, Recipe, SampleModel, Size,
 };
 use tilewright_plan::{Denoise, Loss, Recorder, Stage, Text};
 
@@ -148,8 +148,19 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     }
     let rate = pictures::rate(arguments, &vae)?;
     let tokens = transformer.text_tokens_of(text_tokens, request.convention)?;
-    let host = OnceCell::new();
-    let studio = Studio { arguments, parts: &parts, machine, vae: &vae, limit, prompts, text_tokens, start, host };
+    let embeddings = arguments.embeddings.as_deref().map(EmbeddingFolder::open).transpose()?;
+    let studio = Studio {
+        arguments,
+        parts: &parts,
+        machine,
+        vae: &vae,
+        limit,
+        prompts,
+        text_tokens,
+        embeddings,
+        start,
+        host: OnceCell::new(),
+    };
     let prices = Prices::new(&studio, &transformer, &request, tokens)?;
     let shape = vae.shape_of(extents(&prices.outline.shape.latents));
     output.check(&shape)?;

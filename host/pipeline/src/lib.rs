@@ -8,6 +8,7 @@
 //! | [`SampleModel`] | a denoiser's files, and the input of a sample |
 //! | [`Library`] | the models in the folders in which people keep them, and the [`Parts`] of one |
 //! | [`TextEncoders`] | text encoders' files, and conditioning of prompts |
+//! | [`TextStage`] | the conditionings of a prompt's picture: kept ones, or else made |
 //! | [`StartImage`], [`VisionEncoder`] | the picture that a clip begins from |
 //! | [`EncodeSource`] | frames to encode, cropped to what the autoencoder takes |
 //! | [`Delivery`] | the way of frames into the output, the journal and the preview |
@@ -70,9 +71,8 @@ pub use session::Session;
 pub use source::EncodeSource;
 pub use start_image::{StartImage, VisionEncoder};
 pub use text::{
-    Conditioning, ConditioningOutput, EmbeddingFolder, Encoded as EncodedText, EncoderRun, FoundConditionings,
-    KeptConditionings, PlacedConditioning, Purpose, TextEncoders, TextPlanning, TextRequest, UnfinishedRun,
-    prompt_notes,
+    Conditioning, ConditioningOutput, EmbeddingFolder, Encoded as EncodedText, EncoderRun, KeptConditionings,
+    PlacedConditioning, Purpose, TextEncoders, TextPlanning, TextRequest, TextStage, UnfinishedRun, prompt_notes,
 };
 pub use told::Told;
 pub use vae_job::VaeJob;

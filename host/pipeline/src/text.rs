@@ -5,6 +5,7 @@ mod embeddings;
 mod encoders;
 mod kept;
 mod notes;
+mod stage;
 mod weigh;
 
 use std::path::PathBuf;
@@ -22,8 +23,9 @@ pub use self::{
     conditioning::{Conditioning, ConditioningOutput},
     embeddings::EmbeddingFolder,
     encoders::{Purpose, TextEncoders},
-    kept::{FoundConditionings, KeptConditionings, PlacedConditioning},
+    kept::KeptConditionings,
     notes::prompt_notes,
+    stage::{PlacedConditioning, TextStage},
 };
 use crate::{Error, Result, Trials};
 

@@ -9,10 +9,9 @@ use std::{
 use tilewright_media::Shape;
 use tilewright_pipeline::{
     Asked, Decode, Encode, EncodeInput, EncodeSource, Foreseen, LatentMap, Model, SampleModel, SampleRequest, Size,
-    Steps, TextRequest, random_seed,
+    Steps, random_seed,
 };
-use tilewright_plan::{Loss, Objective};
-use tilewright_sampling::Convention;
+use tilewright_plan::Loss;
 use tilewright_service_api::{JobRequest, JobSettings, JobStage, SampleFields, Seeds};
 
 use super::{
@@ -27,7 +26,7 @@ use crate::{
     device::DeviceState,
     error::one_line,
     jobs::inputs::{Input, Uploads},
-    models::{OpenModel, OpenText, OpenVae},
+    models::{OpenModel, OpenVae},
 };
 
 /// The most characters of a prompt.
@@ -269,23 +268,4 @@ pub fn inspect<'a>(
             mask.map_or(Ok(()), |mask| transformer.check_mask(mask, &outline)).map_err(|error| refused(&error))
         }),
     })
-}
-
-/// The request of a job's text stage.
-pub fn text_request<'a>(
-    (text, tokens): (&OpenText, Option<u32>),
-    prompts: &'a [String],
-    convention: Convention,
-    memory_limit: u64,
-    objective: Objective,
-) -> TextRequest<'a> {
-    TextRequest {
-        prompts,
-        convention,
-        tokens: tokens.or(text.tokens),
-        embeddings: None,
-        host: None,
-        memory_limit,
-        objective,
-    }
 }
