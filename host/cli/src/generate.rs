@@ -17,8 +17,8 @@ use tilewright_media::{Format, Output, Preview, STANDARD, Shape};
 use tilewright_models::{Extents, Start};
 use tilewright_outputs::Roles;
 use tilewright_pipeline::{
-    self as pipeline, Conditioning, Description, EmbeddingFolder, LatentMap, LatentOutput, LoraIdentity, Model,
-    ModelIdentity, Parts, Recipe, SampleModel, Size,
+    self as pipeline, Conditioning, Description, EmbeddingFolder, EncodeSource, LatentMap, LatentOutput, LoraIdentity,
+    Model, ModelIdentity, Parts, Recipe, SampleModel, Size,
 };
 use tilewright_plan::{Denoise, Loss, Recorder, Stage, Text};
 
@@ -120,7 +120,7 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
             return Err(Failure::input("--size: a picture of --image has its size: leave one of them out"));
         }
         Some((Start::Latent, path)) => {
-            let [width, height] = image::size(path, &vae)?;
+            let [width, height] = EncodeSource::size_of_picture(path, vae.encoded_scale()?)?;
             Size { width, height, ..usual }
         }
         _ => usual,
@@ -194,7 +194,7 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     };
     conditionings.put_into(&mut request);
     if let Some(image) = &image {
-        image.put_into(&mut request, arguments.mask.as_deref());
+        image.file.put_into(&mut request, arguments.mask.as_deref());
     }
     let sampling = transformer.prepare(&request)?;
     let job = DenoiseJob::new(machine, &transformer.denoiser, &sampling, limit, arguments.run.objective())?;

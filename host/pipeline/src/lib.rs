@@ -9,6 +9,7 @@
 //! | [`Library`] | the models in the folders in which people keep them, and the [`Parts`] of one |
 //! | [`TextEncoders`] | text encoders' files, and conditioning of prompts |
 //! | [`TextStage`] | the conditionings of a prompt's picture: kept ones, or else made |
+//! | [`StartStage`] | the picture that a sample begins with, encoded, and where the model takes it |
 //! | [`StartImage`], [`VisionEncoder`] | the picture that a clip begins from |
 //! | [`EncodeSource`] | frames to encode, cropped to what the autoencoder takes |
 //! | [`Delivery`] | the way of frames into the output, the journal and the preview |
@@ -69,7 +70,7 @@ pub use sample::{
 };
 pub use session::Session;
 pub use source::EncodeSource;
-pub use start_image::{StartImage, VisionEncoder};
+pub use start_image::{StartFile, StartImage, StartStage, VisionEncoder};
 pub use text::{
     Conditioning, ConditioningOutput, EmbeddingFolder, Encoded as EncodedText, EncoderRun, KeptConditionings,
     PlacedConditioning, Purpose, TextEncoders, TextPlanning, TextRequest, TextStage, UnfinishedRun, prompt_notes,

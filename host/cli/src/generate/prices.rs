@@ -9,11 +9,8 @@ use tilewright_pipeline::{
 };
 use tilewright_torch::scalar;
 
-use super::{image::vision_encoder, studio::Studio};
+use super::studio::Studio;
 use crate::failure::Outcome;
-
-/// Channels of the picture to begin with.
-const CHANNELS: usize = 3;
 
 /// The stages of a prompt's picture or clip, none of which has run.
 pub struct Prices<'a> {
@@ -39,24 +36,15 @@ impl<'a> Prices<'a> {
         tokens: u32,
     ) -> Outcome<Self> {
         let (arguments, start) = (studio.arguments, studio.start.map(|(start, _)| start));
-        let foreseen = Foreseen {
-            tokens,
-            has_negative: studio.prompts.len() > 1,
-            has_latent: matches!(start, Some(Start::Latent | Start::FirstFrame)),
-            has_mask: start == Some(Start::FirstFrame) || arguments.mask.is_some(),
-        };
+        let foreseen = Foreseen { tokens, has_negative: studio.prompts.len() > 1, start };
         let asked = SampleRequest { mask: arguments.mask.clone(), ..request.clone() };
         let outline = transformer.outline_foreseen(&asked, foreseen)?;
         let picture = match (start, request.size) {
-            (Some(place), Some(size)) => {
-                let frames = if place == Start::Condition { size.frames } else { 1 };
-                let extents = [1, frames.into(), size.height.into(), size.width.into()];
-                Some(EncodeInput::foreseen(studio.vae, extents, CHANNELS)?)
-            }
+            (Some(start), Some(size)) => Some(EncodeInput::of_start(studio.vae, start, size)?),
             _ => None,
         };
         let vision = match start {
-            Some(Start::Condition) => vision_encoder(transformer, studio.parts)?,
+            Some(Start::Condition) => VisionEncoder::of(transformer, studio.parts)?,
             _ => None,
         };
         let latents = scalar::stand_in(&outline.shape.latents)?;

@@ -7,6 +7,7 @@ use std::{
 };
 
 use tilewright_media::Shape;
+use tilewright_models::Start;
 use tilewright_pipeline::{
     Asked, Decode, Encode, EncodeInput, EncodeSource, Foreseen, LatentMap, Model, SampleModel, SampleRequest, Size,
     Steps, random_seed,
@@ -38,7 +39,7 @@ pub const IMAGE: &str = "image";
 /// The tokens that T5 may be asked to read.
 const TEXT_TOKENS: std::ops::RangeInclusive<u32> = 3..=512;
 
-/// Channels of a picture to begin with.
+/// Channels of what a prompt makes.
 const CHANNELS: usize = 3;
 
 /// Fields that are for other jobs.
@@ -103,14 +104,14 @@ fn image_size(image: &Path, model: &OpenModel, vae: &Model, fields: &SampleField
     {
         return Err(invalid(format!("sample.{name}: a picture to begin with has its size: leave one of them out")));
     }
-    let mut source = open_image(image)?;
-    source.crop(vae.spatial_scale(), &mut |_| {}).map_err(|error| unsound(image, &error))?;
-    let (height, width) = source.size();
-    Ok([width, height])
+    let scale = vae.encoded_scale().map_err(internal)?;
+    EncodeSource::size_of_picture(image, scale).map_err(|error| unsound(image, &error))
 }
 
-fn open_image(image: &Path) -> Result<EncodeSource, Refusal> {
-    EncodeSource::open(image, Some(1)).map_err(|error| unsound(image, &error))
+/// Reads a picture and keeps none of it.
+fn check_image(image: &Path) -> Result<(), Refusal> {
+    let checked = EncodeSource::open(image, Some(1)).and_then(|source| source.check());
+    checked.map_err(|error| unsound(image, &error))
 }
 
 /// The refusal of a picture that can't be read. Its path on the server is left out.
@@ -216,12 +217,8 @@ pub fn inspect<'a>(
         _ => refused(&error),
     })?;
     let tokens = transformer.text_tokens_of(request.text_tokens, asked.convention).map_err(|error| refused(&error))?;
-    let foreseen = Foreseen {
-        tokens,
-        has_negative: fields.cfg.is_some(),
-        has_latent: image.is_some(),
-        has_mask: asked.mask.is_some(),
-    };
+    let start = image.map(|_| Start::Latent);
+    let foreseen = Foreseen { tokens, has_negative: fields.cfg.is_some(), start };
     // Conditionings, latents and noise are made when the job's turn comes.
     let outline = SampleRequest { latent: None, size: Some(size), ..asked.clone() };
     let outline = transformer.outline_foreseen(&outline, foreseen).map_err(|error| refused(&error))?;
@@ -229,10 +226,9 @@ pub fn inspect<'a>(
     let quote = quote(device, transformer, &outline)?;
     let sampled = quote.least_bytes().unwrap_or_default();
     let decoded = Decode::least_bytes(&device.machine, vae, shape, true).map_err(internal)?;
-    let encoded = match size_of_image {
-        Some([width, height]) => {
-            let picture =
-                EncodeInput::foreseen(vae, [1, 1, height.into(), width.into()], CHANNELS).map_err(internal)?;
+    let encoded = match start {
+        Some(start) => {
+            let picture = EncodeInput::of_start(vae, start, size).map_err(internal)?;
             Encode::least_bytes(&device.machine, vae, &picture, true).map_err(internal)?
         }
         None => 0,
@@ -264,7 +260,7 @@ pub fn inspect<'a>(
         counts_weights: true,
         expected,
         check_values: Box::new(move || {
-            image.map_or(Ok(()), |image| open_image(image)?.check().map_err(|error| unsound(image, &error)))?;
+            image.map_or(Ok(()), check_image)?;
             mask.map_or(Ok(()), |mask| transformer.check_mask(mask, &outline)).map_err(|error| refused(&error))
         }),
     })
