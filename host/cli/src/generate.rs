@@ -14,7 +14,7 @@ use std::cell::OnceCell;
 
 use tilewright_engine::{DenoiseJob, Finished, Overrides, Sampled};
 use tilewright_media::{Format, Output, Preview, STANDARD, Shape};
-use tilewright_models::{Extents, Start};
+use tilewright_models::Start;
 use tilewright_outputs::Roles;
 use tilewright_pipeline::{
     self as pipeline, Conditioning, Description, EmbeddingFolder, EncodeSource, LatentMap, LatentOutput, LoraIdentity,
@@ -135,7 +135,7 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
         (_, error) => error.into(),
     })?;
     transformer.check_guidance(request.guidance)?;
-    let one = vae.shape_of(extents(&[1, 1, 1, 1]));
+    let one = vae.shape_of_latents(&[1, 1, 1, 1]);
     output.check(&Shape { frames: frames as usize, width, height, ..one })?;
     let roles = match aside {
         true => roles.occupies_open("-o", "standard output", printer::raw_stdout()),
@@ -162,7 +162,7 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
         host: OnceCell::new(),
     };
     let prices = Prices::new(&studio, &transformer, &request, tokens)?;
-    let shape = vae.shape_of(extents(&prices.outline.shape.latents));
+    let shape = vae.shape_of_latents(&prices.outline.sample.shape.latents);
     output.check(&shape)?;
     if !aside {
         output.files(&shape).iter().fold(roles, |roles, file| roles.occupies("-o", file)).check()?;
@@ -180,7 +180,7 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     let mut conditionings = Conditionings::make(&studio, &transformer, trials, &mut reading)?;
     // Encoders whose conditioning was kept are not read again.
     let encoders = Conditioning::encoders_of(&conditionings.positive);
-    let identity = ModelIdentity::of(&like::model_name(arguments, &parts), &transformer, &parts, encoders)?;
+    let identity = ModelIdentity::of(&parts.name(arguments.model.as_deref()), &transformer, &parts, encoders)?;
     if let (Some(before), Some(path)) = (before, &arguments.like) {
         identity.differences(before).iter().for_each(|line| note(&format!("{}: {line}", path.display())));
     }
@@ -253,20 +253,6 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     let stages = Stages { is_kept: text.is_empty(), text, encode, denoise: (record, candidates), decode };
     let memory = Some(&memory.ends()?);
     Report { settings: &settings, stages: &stages, memory, outputs: &outputs, limit }.show(shown)
-}
-
-/// The extents of latents [N, C, (T,) h, w].
-fn extents(size: &[i64]) -> Extents {
-    let of = |extent: i64| u32::try_from(extent).unwrap_or(u32::MAX);
-    match *size {
-        [samples, _, frames, height, width] => {
-            Extents { samples: of(samples), frames: of(frames), height: of(height), width: of(width) }
-        }
-        [samples, _, height, width] => {
-            Extents { samples: of(samples), frames: 1, height: of(height), width: of(width) }
-        }
-        _ => Extents { samples: 0, frames: 0, height: 0, width: 0 },
-    }
 }
 
 /// Refuses an output that would replace an input.

@@ -6,6 +6,7 @@
 //! | [`Model`] | an autoencoder's file, and the latents that it takes |
 //! | [`Decode`], [`Encode`] | a stage's job, of pictures or of clips alike |
 //! | [`SampleModel`] | a denoiser's files, and the input of a sample |
+//! | [`PromptOutline`] | the stages of a prompt before any has run: their prices |
 //! | [`Library`] | the models in the folders in which people keep them, and the [`Parts`] of one |
 //! | [`TextEncoders`] | text encoders' files, and conditioning of prompts |
 //! | [`TextStage`] | the conditionings of a prompt's picture: kept ones, or else made |
@@ -37,6 +38,7 @@ mod library;
 mod metadata;
 mod model;
 mod output;
+mod prompt;
 mod recipe;
 mod resume;
 mod sample;
@@ -62,6 +64,7 @@ pub use library::{Content, ExtraFolder, Item, Keeping, Library, LibraryModel, Ne
 pub use metadata::{RECORD_KEYWORD, texts, without_file_texts};
 pub use model::{Model, check_scaling, published_rate};
 pub use output::OutputWriter;
+pub use prompt::{PromptOutline, PromptPrice};
 pub use recipe::{NoRecipe, PARAMETERS_KEYWORD, RECIPE_KEYWORD, Recipe};
 pub use resume::{KeptPlan, fingerprint};
 pub use sample::{

@@ -28,7 +28,7 @@ pub fn dry_run(
     let mut text = Vec::new();
     if !stage.is_kept() {
         let encoders = TextEncoders::open(&studio.parts.text_encoders)?;
-        encoders.check(prices.transformer)?;
+        encoders.check(prices.outline.model)?;
         text = stage.decide(&encoders, studio.machines(), &mut planning)?;
     }
     if let Some(vision) = &prices.vision {
@@ -36,7 +36,7 @@ pub fn dry_run(
     }
     let encode = prices.encode()?.map(|job| job.decide(encoding));
     let denoise = prices.denoise()?.decide(denoising);
-    let settings = prices.transformer.settings(request, &prices.outline.shape.latents)?;
+    let settings = prices.outline.model.settings(request, &prices.outline.sample.shape.latents)?;
     let decode = prices.decode()?.decide(decoding);
     let stages = Stages { is_kept: stage.is_kept(), text, encode, denoise, decode };
     let shown = studio.arguments.report.shown(false, false);

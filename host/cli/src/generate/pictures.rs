@@ -8,10 +8,7 @@ use tilewright_media::{Output, Rate, Texts};
 use tilewright_pipeline::{Delivery, Model, Trials, Writing};
 use tilewright_plan::Recorder;
 
-use super::{
-    extents,
-    studio::{Decided, Studio},
-};
+use super::studio::{Decided, Studio};
 use crate::{
     args::Generate,
     failure::{Failure, Outcome},
@@ -45,7 +42,7 @@ impl Studio<'_> {
             let writing = writing.clone();
             move || writing.abandon(&mut note)
         });
-        let shape = self.vae.shape_of(extents(&latents.size()));
+        let shape = self.vae.shape_of_latents(&latents.size());
         let mut delivery = Delivery::new(output, shape, rate, texts).shared_with(&writing);
         let recording = &self.arguments.report.record;
         let mut work = || -> Outcome<(Decided, Vec<PathBuf>)> {

@@ -98,7 +98,7 @@ impl SampleModel {
     ///
     /// # Errors
     /// The size can't be sampled; a setting makes no sense.
-    pub fn outline_foreseen(&self, request: &SampleRequest, foreseen: Foreseen) -> Result<SampleOutline> {
+    pub(crate) fn outline_foreseen(&self, request: &SampleRequest, foreseen: Foreseen) -> Result<SampleOutline> {
         let Some(size) = request.size else { return Err(self.no_size()) };
         let conditioning = || ConditioningShape::foreseen(self, foreseen.tokens, size);
         let whole = || PromptRequest { path: std::path::PathBuf::new(), within: None };

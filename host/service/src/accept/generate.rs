@@ -1,16 +1,13 @@
 //! The inspection of a prompt before its job is accepted: what it makes, and the least memory for
 //! its stages.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
 
 use tilewright_media::Shape;
 use tilewright_models::Start;
 use tilewright_pipeline::{
-    Asked, Decode, Encode, EncodeInput, EncodeSource, Foreseen, LatentMap, Model, SampleModel, SampleRequest, Size,
-    Steps, random_seed,
+    Asked, EncodeSource, Foreseen, LatentMap, Model, PromptOutline, SampleModel, SampleRequest, Size, Steps,
+    random_seed,
 };
 use tilewright_plan::Loss;
 use tilewright_service_api::{JobRequest, JobSettings, JobStage, SampleFields, Seeds};
@@ -20,7 +17,7 @@ use super::{
     decode::choose_format,
     describe::describe,
     internal, invalid,
-    sample::{named, quote, sample_request, work_of},
+    sample::{named, sample_request, work_of},
     settings::settings_of,
 };
 use crate::{
@@ -217,22 +214,12 @@ pub fn inspect<'a>(
         _ => refused(&error),
     })?;
     let tokens = transformer.text_tokens_of(request.text_tokens, asked.convention).map_err(|error| refused(&error))?;
-    let start = image.map(|_| Start::Latent);
-    let foreseen = Foreseen { tokens, has_negative: fields.cfg.is_some(), start };
+    let foreseen = Foreseen { tokens, has_negative: fields.cfg.is_some(), start: image.map(|_| Start::Latent) };
     // Conditionings, latents and noise are made when the job's turn comes.
     let outline = SampleRequest { latent: None, size: Some(size), ..asked.clone() };
-    let outline = transformer.outline_foreseen(&outline, foreseen).map_err(|error| refused(&error))?;
-    let shape = &outline.shape.latents;
-    let quote = quote(device, transformer, &outline)?;
-    let sampled = quote.least_bytes().unwrap_or_default();
-    let decoded = Decode::least_bytes(&device.machine, vae, shape, true).map_err(internal)?;
-    let encoded = match start {
-        Some(start) => {
-            let picture = EncodeInput::of_start(vae, start, size).map_err(internal)?;
-            Encode::least_bytes(&device.machine, vae, &picture, true).map_err(internal)?
-        }
-        None => 0,
-    };
+    let outline = PromptOutline::new(transformer, vae, &outline, foreseen).map_err(|error| refused(&error))?;
+    let least = outline.least(&device.machine).map_err(internal)?;
+    let sample = outline.sample;
     let facts = vae.facts();
     let around = Around {
         quantized_text: text.quantized,
@@ -240,13 +227,11 @@ pub fn inspect<'a>(
         quantized_vae: facts.quantized,
         encodes: image.is_some(),
     };
-    let work = Work { around: Some(around), ..work_of(transformer, &outline, JobStage::Generate) };
-    let mut settings = settings_of(model, transformer, request, (&asked, shape)).map_err(|error| refused(&error))?;
+    let work = Work { around: Some(around), ..work_of(transformer, &sample, JobStage::Generate) };
+    let settings = settings_of(model, transformer, request, (&asked, &sample.shape.latents));
+    let mut settings = settings.map_err(|error| refused(&error))?;
     settings.text_tokens = Some(tokens);
     (settings.image, settings.mask) = (image.is_some(), uploads.contains_key(&Input::Mask));
-    // Encoders take little time next to the rest.
-    let stages = [quote.fastest(), Decode::shortest(&device.machine, vae, shape).map_err(internal)?];
-    let expected = stages.into_iter().flatten().reduce(Duration::saturating_add);
     let (samples, frames) = (work.samples as usize, work.frames as usize);
     let made = Shape { samples, frames, width: work.width, height: work.height, channels: CHANNELS };
     let (format, rate) = choose_format(request, vae, &made)?;
@@ -256,12 +241,12 @@ pub fn inspect<'a>(
         work,
         latent: None,
         format,
-        least_bytes: sampled.max(decoded).max(encoded),
+        least_bytes: least.bytes,
         counts_weights: true,
-        expected,
+        expected: least.time,
         check_values: Box::new(move || {
             image.map_or(Ok(()), check_image)?;
-            mask.map_or(Ok(()), |mask| transformer.check_mask(mask, &outline)).map_err(|error| refused(&error))
+            mask.map_or(Ok(()), |mask| transformer.check_mask(mask, &sample)).map_err(|error| refused(&error))
         }),
     })
 }
