@@ -14,17 +14,15 @@ use std::cell::OnceCell;
 
 use tilewright_engine::{DenoiseJob, Finished, Overrides, Sampled};
 use tilewright_media::{Format, Output, Preview, STANDARD, Shape};
-use tilewright_models::Start;
 use tilewright_outputs::Roles;
 use tilewright_pipeline::{
-    self as pipeline, Conditioning, Description, EmbeddingFolder, EncodeSource, LatentMap, LatentOutput, LoraIdentity,
-    Model, ModelIdentity, Parts, Recipe, SampleModel, Size,
+    self as pipeline, Conditioning, Description, EmbeddingFolder, LatentMap, LatentOutput, LoraIdentity, Model,
+    ModelIdentity, Parts, Recipe, SampleModel, Size,
 };
 use tilewright_plan::{Denoise, Loss, Recorder, Stage, Text};
 
 use self::{
     conditioning::Conditionings,
-    image::start_of,
     like::Filled,
     prices::Prices,
     report::{Memory, Report, Stages},
@@ -72,24 +70,8 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
             return Err(Failure::input(format!("-o - and {option}: {words}: write the picture into a file")));
         }
     }
-    let parts = Parts {
-        text_encoders: arguments.text_encoder.clone(),
-        transformers: arguments.transformer.clone(),
-        vision_encoder: arguments.vision_encoder.clone(),
-        vae: arguments.vae.clone(),
-        pipeline: None,
-    };
-    let wants_clip = arguments.frames.is_some_and(|frames| frames > 1)
-        || arguments.writing.format.map_or(Format::is_of_clips(&arguments.output), Format::is_video);
-    let folders = &arguments.folders.models;
     let before = like.and_then(|recipe| recipe.model.as_ref());
-    let (parts, found) = match before {
-        Some(identity) if arguments.model.is_none() && parts.transformers.is_empty() => {
-            parts.like(identity, folders)?
-        }
-        _ => parts.find(arguments.model.as_deref(), folders, wants_clip)?,
-    };
-    found.iter().for_each(|line| tell!("{line}"));
+    let parts = find_parts(arguments, before)?;
     let vae_path = model::find(parts.check()?)?;
     let roles = check_files(arguments, &parts)?;
     arguments.report.record.check()?;
@@ -112,31 +94,12 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     let prompts = conditioning::read_prompts(arguments, request.cfg != 1.0)?;
     check_prompts((&["prompt", "negative prompt"], &prompts), arguments.embeddings.is_some(), request.convention)?;
     let text_tokens = transformer.text_tokens_in(arguments.text_tokens)?;
-    let start = arguments.image.as_deref().map(|path| Ok::<_, Failure>((start_of(&transformer, arguments)?, path)));
-    let start = start.transpose()?;
     let usual = request.size.unwrap_or(Size { width: 0, height: 0, frames: 1 });
-    let size = match start {
-        Some((Start::Latent, _)) if arguments.size.is_some() => {
-            return Err(Failure::input("--size: a picture of --image has its size: leave one of them out"));
-        }
-        Some((Start::Latent, path)) => {
-            let [width, height] = EncodeSource::size_of_picture(path, vae.encoded_scale()?)?;
-            Size { width, height, ..usual }
-        }
-        _ => usual,
-    };
+    let (start, size) = image::begin(arguments, (&transformer, &vae), usual)?;
     request.size = Some(size);
-    // Refused before encoders run, and by a dry run too.
-    let Size { width, height, frames } = size;
-    transformer.check_size(size).map_err(|error| match (start, error) {
-        (Some((Start::Latent, path)), pipeline::Error::Setting { reason, .. }) => {
-            Failure::input(format!("{}: {reason}", path.display()))
-        }
-        (_, error) => error.into(),
-    })?;
     transformer.check_guidance(request.guidance)?;
     let one = vae.shape_of_latents(&[1, 1, 1, 1]);
-    output.check(&Shape { frames: frames as usize, width, height, ..one })?;
+    output.check(&Shape { frames: size.frames as usize, width: size.width, height: size.height, ..one })?;
     let roles = match aside {
         true => roles.occupies_open("-o", "standard output", printer::raw_stdout()),
         false => roles,
@@ -216,7 +179,7 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
         trials.keep(&sampled.record);
     }
     keep(&arguments.report.record, &sampled.record, planner.take())?;
-    let loras = arguments.lora.iter().map(|lora| Ok((lora, LoraIdentity::of(lora)?)));
+    let loras = arguments.lora.iter().map(|lora| LoraIdentity::of(lora).map(|identity| (lora, identity)));
     let description = Description {
         parts: &parts,
         identity: &identity,
@@ -253,6 +216,28 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     let stages = Stages { is_kept: text.is_empty(), text, encode, denoise: (record, candidates), decode };
     let memory = Some(&memory.ends()?);
     Report { settings: &settings, stages: &stages, memory, outputs: &outputs, limit }.show(shown)
+}
+
+/// The parts of the model that is asked for, or else of the one that made a picture.
+fn find_parts(arguments: &Generate, before: Option<&ModelIdentity>) -> Outcome<Parts> {
+    let parts = Parts {
+        text_encoders: arguments.text_encoder.clone(),
+        transformers: arguments.transformer.clone(),
+        vision_encoder: arguments.vision_encoder.clone(),
+        vae: arguments.vae.clone(),
+        pipeline: None,
+    };
+    let wants_clip = arguments.frames.is_some_and(|frames| frames > 1)
+        || arguments.writing.format.map_or(Format::is_of_clips(&arguments.output), Format::is_video);
+    let folders = &arguments.folders.models;
+    let (parts, found) = match before {
+        Some(identity) if arguments.model.is_none() && parts.transformers.is_empty() => {
+            parts.like(identity, folders)?
+        }
+        _ => parts.find(arguments.model.as_deref(), folders, wants_clip)?,
+    };
+    found.iter().for_each(|line| tell!("{line}"));
+    Ok(parts)
 }
 
 /// Refuses an output that would replace an input.

@@ -1,5 +1,10 @@
-//! Runs decodes and encodes from input files to output files. The program, the service and the
-//! benchmark share it.
+//! Runs the stages of pictures and clips from input files to output files. The program, the service
+//! and the benchmark share it, and supply planners, observers and the places of files.
+//!
+//! A prompt goes this way: a [`PromptOutline`] has the price of what is to come; the [`TextStage`]
+//! makes its conditionings, the [`StartStage`] a latent of the picture that it begins with, if it
+//! does; [`SampleModel::prepare`] reads them for a sample, whose latents a [`Decode`] turns into
+//! frames for a [`Delivery`], with the texts of a [`Description`].
 //!
 //! | type | purpose |
 //! |---|---|

@@ -39,18 +39,6 @@ impl EncodeSource {
         Ok(Self { path: path.to_owned(), reader: Frames::File(reader), shape, frames, crop })
     }
 
-    /// Width and height of what is encoded of a picture, by its header; `scale` is its pixels per
-    /// latent pixel.
-    ///
-    /// # Errors
-    /// It can't be read, or nothing of it is left.
-    pub fn size_of_picture(path: &Path, scale: u32) -> Result<[u32; 2]> {
-        let mut source = Self::open(path, Some(1))?;
-        source.crop(scale, &mut |_| {})?;
-        let (height, width) = source.size();
-        Ok([width, height])
-    }
-
     /// A first frame [C, H, W] in −1…1 with grey frames behind it, `frames` together. `path` is its
     /// picture's, for errors.
     pub fn still(path: &Path, first: Tensor, frames: u32) -> Self {

@@ -8,7 +8,7 @@ use tilewright_engine::Finished;
 use tilewright_models::Start;
 use tilewright_outputs::temporary_folder;
 use tilewright_pipeline::{
-    EncodeInput, EncodeSource, EncoderRun, SampleModel, Size, StartFile, StartStage, TextPlanning, Trials,
+    EncodeInput, EncodeSource, EncoderRun, Model, SampleModel, Size, StartFile, StartStage, TextPlanning, Trials,
     VisionEncoder,
 };
 use tilewright_plan::{Recorder, Text};
@@ -34,18 +34,29 @@ pub struct Image {
     _folder: TempDir,
 }
 
-/// The place of a picture in what a model makes.
+/// The picture to begin with and its place, if there is one, and the size of what is made.
 ///
 /// # Errors
-/// It makes clips of text alone, or an option of the user's has no meaning for it.
-pub fn start_of(model: &SampleModel, arguments: &Generate) -> Outcome<Start> {
-    let start = model.start()?;
+/// The model takes no such picture or makes no such size, or an option has no meaning for it.
+pub fn begin<'a>(
+    arguments: &'a Generate,
+    (model, vae): (&SampleModel, &Model),
+    usual: Size,
+) -> Outcome<(Option<(Start, &'a Path)>, Size)> {
+    let begun = arguments.image.as_deref().map(|path| Ok::<_, Failure>((model.start()?, path))).transpose()?;
+    if let Some((Start::Latent, path)) = begun {
+        if arguments.size.is_some() {
+            return Err(Failure::input("--size: a picture of --image has its size: leave one of them out"));
+        }
+        return Ok((begun, model.size_of_picture(path, vae.encoded_scale()?, usual.frames)?));
+    }
     for (option, is_given) in [("--mask", arguments.mask.is_some()), ("--denoise", arguments.denoise.is_some())] {
-        if is_given && start != Start::Latent {
+        if is_given && begun.is_some() {
             return Err(Failure::input(format!("{option}: a clip begins with the whole picture: leave it out")));
         }
     }
-    Ok(start)
+    model.check_size(usual)?;
+    Ok((begun, usual))
 }
 
 /// Reads a picture to begin with and keeps none of it.

@@ -148,6 +148,23 @@ impl SampleModel {
         let reason = "this transformer makes clips of text alone: give one for image to video, or WAN 2.2 5B";
         self.denoiser.config().facts().start.ok_or_else(|| Error::wrong(Setting::Image, reason))
     }
+
+    /// The size of a sample that begins with the latent of a picture, by the picture's header;
+    /// `scale` is pixels per latent pixel of what is encoded.
+    ///
+    /// # Errors
+    /// The picture can't be read, or has a size that the model does not make.
+    pub fn size_of_picture(&self, path: &Path, scale: u32, frames: u32) -> Result<Size> {
+        let mut source = EncodeSource::open(path, Some(1))?;
+        source.crop(scale, &mut |_| {})?;
+        let (height, width) = source.size();
+        let size = Size { width, height, frames };
+        self.check_size(size).map_err(|error| match error {
+            Error::Setting { reason, .. } => Error::input(path, reason),
+            error => error,
+        })?;
+        Ok(size)
+    }
 }
 
 impl EncodeInput {

@@ -91,8 +91,13 @@ pub fn from_latent(fields: SampleFields) -> SampleFields {
     SampleFields { width: None, height: None, frames: None, ..fields }
 }
 
-/// Width and height that a picture to begin with has, as the vae takes it, by its header.
-fn image_size(image: &Path, model: &OpenModel, vae: &Model, fields: &SampleFields) -> Result<[u32; 2], Refusal> {
+/// The size of what begins with a picture, by the picture's header.
+fn image_size(
+    image: &Path,
+    model: &OpenModel,
+    (transformer, vae): (&SampleModel, &Model),
+    fields: &SampleFields,
+) -> Result<Size, Refusal> {
     if vae.is_video() {
         return Err(invalid(format!("image: model {} makes clips, and they begin with no picture here", model.name)));
     }
@@ -102,7 +107,8 @@ fn image_size(image: &Path, model: &OpenModel, vae: &Model, fields: &SampleField
         return Err(invalid(format!("sample.{name}: a picture to begin with has its size: leave one of them out")));
     }
     let scale = vae.encoded_scale().map_err(internal)?;
-    EncodeSource::size_of_picture(image, scale).map_err(|error| unsound(image, &error))
+    let size = transformer.size_of_picture(image, scale, fields.frames.unwrap_or(1));
+    size.map_err(|error| unsound(image, &error))
 }
 
 /// Reads a picture and keeps none of it.
@@ -187,9 +193,9 @@ pub fn inspect<'a>(
         let (least, most) = (TEXT_TOKENS.start(), TEXT_TOKENS.end());
         return Err(invalid(format!("text_tokens: expected {least} to {most}")));
     }
-    let size_of_image = image.map(|image| image_size(image, model, vae, &given)).transpose()?;
+    let size_of_image = image.map(|image| image_size(image, model, (transformer, vae), &given)).transpose()?;
     let mut fields = fields_of(request, None, transformer).map_err(Refusal::Invalid)?;
-    if let Some([width, height]) = size_of_image {
+    if let Some(Size { width, height, .. }) = size_of_image {
         (fields.width, fields.height) = (Some(width), Some(height));
     }
     let (width, height) = (fields.width.unwrap_or_default(), fields.height.unwrap_or_default());
@@ -209,10 +215,7 @@ pub fn inspect<'a>(
         invalid(describe(error, model, |input| mask.filter(|_| input == Input::Mask).map(Path::to_owned)))
     };
     let asked = sample_request(transformer, &fields, named).map_err(Refusal::Invalid)?;
-    transformer.check_size(size).map_err(|error| match (&error, size_of_image) {
-        (tilewright_pipeline::Error::Setting { reason, .. }, Some(_)) => invalid(format!("{IMAGE}: {reason}")),
-        _ => refused(&error),
-    })?;
+    transformer.check_size(size).map_err(|error| refused(&error))?;
     let tokens = transformer.text_tokens_of(request.text_tokens, asked.convention).map_err(|error| refused(&error))?;
     let foreseen = Foreseen { tokens, has_negative: fields.cfg.is_some(), start: image.map(|_| Start::Latent) };
     // Conditionings, latents and noise are made when the job's turn comes.
