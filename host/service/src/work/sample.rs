@@ -7,10 +7,10 @@ use std::{
     sync::Arc,
 };
 
-use tilewright_engine::{Begun, DenoiseJob, Finished, SampleState, Sampled, Sampling};
+use tilewright_engine::{Begun, DenoiseJob, Finished, Sampled, Sampling};
 use tilewright_media::{Preview, Texts};
 use tilewright_pipeline::{Description, KeptSample, LatentKind, LatentOutput, SampleModel, SampleRequest, Trials};
-use tilewright_plan::{Denoise, DenoisePlan, Record};
+use tilewright_plan::{Denoise, Record};
 use tilewright_rollout::{Decider, Revision, UntrackedPlanner};
 use tilewright_service_api::{JobResult, JobStage};
 use tilewright_torch::psnr;
@@ -81,7 +81,6 @@ impl Executed for Denoise {
         let (output, kept, begun) = execution.begin_sample(transformer, &input.sampling)?;
         observer.kept = kept;
         observer.previewing = execution.preview();
-        let begun = begun.map(|(state, plan)| Begun { state, plan });
         let sampled = tracing::info_span!("sample").in_scope(|| job.run(decider, begun, observer));
         let sampled = sampled.map_err(|unfinished| execution.describe_unfinished::<Self>(unfinished))?;
         let end =
@@ -106,7 +105,7 @@ impl Executed for Denoise {
 }
 
 /// The place of a sample's result, that of its steps, and the step that was kept there.
-type BegunSample = (LatentOutput, Option<KeptSample>, Option<(SampleState, DenoisePlan)>);
+type BegunSample = (LatentOutput, Option<KeptSample>, Option<Begun>);
 
 impl<'a> Execution<'a> {
     /// The sample that the job asks for.
@@ -139,8 +138,8 @@ impl<'a> Execution<'a> {
             let _ = fs::remove_dir_all(KeptSample::folder_of(&path));
             KeptSample::open(&path, &fingerprint)
         });
-        let (kept, found) = opened.map_err(unwritten)?;
-        Ok((output, Some(kept), found))
+        let (kept, begun) = opened.map_err(unwritten)?;
+        Ok((output, Some(kept), begun))
     }
 
     /// The preview of a sample that asks for one.
