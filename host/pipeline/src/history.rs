@@ -50,7 +50,7 @@ impl Trials {
 
     /// A job whose policy sees what was measured before of its like.
     pub fn remind<'a, W: Kept + Runnable, I>(&mut self, job: Job<'a, W, I>) -> Job<'a, W, I> {
-        let before = self.before(job.stage(), job.request());
+        let before = self.before::<W>(job.stage(), job.request());
         job.with_history(&before)
     }
 
