@@ -15,11 +15,11 @@
 //! | [`Library`] | the models in the folders in which people keep them, and the [`Parts`] of one |
 //! | [`TextEncoders`] | text encoders' files, and conditioning of prompts |
 //! | [`TextStage`] | the conditionings of a prompt's picture: kept ones, or else made |
-//! | [`StartStage`] | the picture that a sample begins with, encoded, and where the model takes it |
+//! | [`StartStage`] | the picture that a sample begins with, put where the model takes it |
 //! | [`StartImage`], [`VisionEncoder`] | the picture that a clip begins from |
 //! | [`EncodeSource`] | frames to encode, cropped to what the autoencoder takes |
 //! | [`Delivery`] | the way of frames into the output, the journal and the preview |
-//! | [`Description`], [`Recipe`] | the texts of a picture, from which it can be made again, in ComfyUI too |
+//! | [`Description`], [`Recipe`] | the texts of a picture, from which it can be made again |
 //! | [`Told`] | the settings that texts tell, of other programs too |
 //! | [`ModelIdentity`] | a name and digests by which a model is found again |
 //! | [`OutputWriter`] | writes one output: a clip or pictures |

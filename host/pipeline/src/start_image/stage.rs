@@ -181,3 +181,26 @@ impl EncodeInput {
 fn frames(start: Start, size: Size) -> u32 {
     if start == Start::Condition { size.frames } else { 1 }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_names_the_file_where_the_model_takes_it() {
+        let size = Size { width: 64, height: 64, frames: 5 };
+        let own = PromptRequest { path: "text".into(), within: None };
+        let begun = |start, mask| {
+            let mut request = SampleRequest::plain(vec![own.clone()], size, 4);
+            StartFile { path: "start".into(), start }.put_into(&mut request, mask);
+            let SampleRequest { conditioning, latent, mask, size, .. } = request;
+            (conditioning[0].path.clone(), latent, mask, size)
+        };
+        let [text, start, mask] = ["text", "start", "mask"].map(PathBuf::from);
+        let from_latent = |mask| (text.clone(), Some(start.clone()), mask, None);
+        assert_eq!(begun(Start::Latent, None), from_latent(None));
+        assert_eq!(begun(Start::Latent, Some(&mask)), from_latent(Some(mask.clone())));
+        assert_eq!(begun(Start::FirstFrame, None), from_latent(Some(start.clone())));
+        assert_eq!(begun(Start::Condition, None), (start.clone(), None, None, Some(size)));
+    }
+}

@@ -108,3 +108,38 @@ impl<'a> TextStage<'a> {
         self.found.into_iter().filter_map(place).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tch::Tensor;
+    use tilewright_plan::Objective;
+    use tilewright_sampling::Convention;
+
+    use super::*;
+
+    #[test]
+    fn conditionings_come_in_the_order_of_their_prompts() {
+        let prompts = ["kept", "made"].map(str::to_owned);
+        let request = TextRequest {
+            prompts: &prompts,
+            convention: Convention::ComfyUi,
+            tokens: None,
+            embeddings: None,
+            host: None,
+            memory_limit: 1,
+            objective: Objective::Balanced,
+        };
+        let text = Tensor::from_slice(&[7.0_f32]).reshape([1, 1, 1]);
+        let made = vec![Conditioning { text, pooled: None, image: None, condition: None, texts: Vec::new() }];
+        let found = vec![(String::new(), Some("kept.safetensors".into())), (String::new(), None)];
+        let stage = TextStage { kept: None, request, found, made };
+        assert!(!stage.is_kept());
+        match &stage.complete(&mut |error| panic!("{error}"))[..] {
+            [PlacedConditioning::Kept(path), PlacedConditioning::Made(made)] => {
+                assert_eq!(path.to_str(), Some("kept.safetensors"));
+                assert_eq!(made.text.double_value(&[0, 0, 0]), 7.0);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
