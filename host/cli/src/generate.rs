@@ -13,18 +13,16 @@ mod studio;
 use std::cell::OnceCell;
 
 use tilewright_engine::{DenoiseJob, Finished, Overrides, Sampled};
-use tilewright_media::{Format, Output, Preview, Rate, STANDARD, Shape};
-use tilewright_models::{Extents, Start};
+use tilewright_media::{Format, Output, Preview, STANDARD, Shape};
 use tilewright_outputs::Roles;
 use tilewright_pipeline::{
-    self as pipeline, Conditioning, Description, LatentMap, LatentOutput, LoraIdentity, Model, ModelIdentity, Parts,
-    Recipe, SampleModel, Size, Workflow,
+    self as pipeline, Conditioning, Description, EmbeddingFolder, LatentMap, LatentOutput, LoraIdentity, Model,
+    ModelIdentity, Parts, Recipe, SampleModel, Size,
 };
 use tilewright_plan::{Denoise, Loss, Recorder, Stage, Text};
 
 use self::{
     conditioning::Conditionings,
-    image::start_of,
     like::Filled,
     prices::Prices,
     report::{Memory, Report, Stages},
@@ -72,24 +70,8 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
             return Err(Failure::input(format!("-o - and {option}: {words}: write the picture into a file")));
         }
     }
-    let parts = Parts {
-        text_encoders: arguments.text_encoder.clone(),
-        transformers: arguments.transformer.clone(),
-        vision_encoder: arguments.vision_encoder.clone(),
-        vae: arguments.vae.clone(),
-        pipeline: None,
-    };
-    let wants_clip = arguments.frames.is_some_and(|frames| frames > 1)
-        || arguments.writing.format.map_or(Format::is_of_clips(&arguments.output), Format::is_video);
-    let folders = &arguments.folders.models;
     let before = like.and_then(|recipe| recipe.model.as_ref());
-    let (parts, found) = match before {
-        Some(identity) if arguments.model.is_none() && parts.transformers.is_empty() => {
-            parts.like(identity, folders)?
-        }
-        _ => parts.find(arguments.model.as_deref(), folders, wants_clip)?,
-    };
-    found.iter().for_each(|line| tell!("{line}"));
+    let parts = find_parts(arguments, before)?;
     let vae_path = model::find(parts.check()?)?;
     let roles = check_files(arguments, &parts)?;
     arguments.report.record.check()?;
@@ -111,35 +93,13 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     let mut request = transformer.choose(&like::asked(arguments));
     let prompts = conditioning::read_prompts(arguments, request.cfg != 1.0)?;
     check_prompts((&["prompt", "negative prompt"], &prompts), arguments.embeddings.is_some(), request.convention)?;
-    let text_tokens = match arguments.text_tokens {
-        Some(tokens) => Some(tokens),
-        None => transformer.text_tokens()?,
-    };
-    let start = arguments.image.as_deref().map(|path| Ok::<_, Failure>((start_of(&transformer, arguments)?, path)));
-    let start = start.transpose()?;
+    let text_tokens = transformer.text_tokens_in(arguments.text_tokens)?;
     let usual = request.size.unwrap_or(Size { width: 0, height: 0, frames: 1 });
-    let size = match start {
-        Some((Start::Latent, _)) if arguments.size.is_some() => {
-            return Err(Failure::input("--size: a picture of --image has its size: leave one of them out"));
-        }
-        Some((Start::Latent, path)) => {
-            let [width, height] = image::size(path, &vae)?;
-            Size { width, height, ..usual }
-        }
-        _ => usual,
-    };
+    let (start, size) = image::begin(arguments, (&transformer, &vae), usual)?;
     request.size = Some(size);
-    // Refused before encoders run, and by a dry run too.
-    let Size { width, height, frames } = size;
-    transformer.check_size(size).map_err(|error| match (start, error) {
-        (Some((Start::Latent, path)), pipeline::Error::Setting { reason, .. }) => {
-            Failure::input(format!("{}: {reason}", path.display()))
-        }
-        (_, error) => error.into(),
-    })?;
     transformer.check_guidance(request.guidance)?;
-    let one = vae.shape_of(extents(&[1, 1, 1, 1]));
-    output.check(&Shape { frames: frames as usize, width, height, ..one })?;
+    let one = vae.shape_of_latents(&[1, 1, 1, 1]);
+    output.check(&Shape { frames: size.frames as usize, width: size.width, height: size.height, ..one })?;
     let roles = match aside {
         true => roles.occupies_open("-o", "standard output", printer::raw_stdout()),
         false => roles,
@@ -151,10 +111,21 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     }
     let rate = pictures::rate(arguments, &vae)?;
     let tokens = transformer.text_tokens_of(text_tokens, request.convention)?;
-    let host = OnceCell::new();
-    let studio = Studio { arguments, parts: &parts, machine, vae: &vae, limit, prompts, text_tokens, start, host };
+    let embeddings = arguments.embeddings.as_deref().map(EmbeddingFolder::open).transpose()?;
+    let studio = Studio {
+        arguments,
+        parts: &parts,
+        machine,
+        vae: &vae,
+        limit,
+        prompts,
+        text_tokens,
+        embeddings,
+        start,
+        host: OnceCell::new(),
+    };
     let prices = Prices::new(&studio, &transformer, &request, tokens)?;
-    let shape = vae.shape_of(extents(&prices.outline.shape.latents));
+    let shape = vae.shape_of_latents(&prices.outline.sample.shape.latents);
     output.check(&shape)?;
     if !aside {
         output.files(&shape).iter().fold(roles, |roles, file| roles.occupies("-o", file)).check()?;
@@ -172,7 +143,7 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     let mut conditionings = Conditionings::make(&studio, &transformer, trials, &mut reading)?;
     // Encoders whose conditioning was kept are not read again.
     let encoders = Conditioning::encoders_of(&conditionings.positive);
-    let identity = ModelIdentity::of(&like::model_name(arguments, &parts), &transformer, &parts, encoders)?;
+    let identity = ModelIdentity::of(&parts.name(arguments.model.as_deref()), &transformer, &parts, encoders)?;
     if let (Some(before), Some(path)) = (before, &arguments.like) {
         identity.differences(before).iter().for_each(|line| note(&format!("{}: {line}", path.display())));
     }
@@ -186,12 +157,11 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     };
     conditionings.put_into(&mut request);
     if let Some(image) = &image {
-        image.put_into(&mut request, arguments.mask.as_deref());
+        image.file.put_into(&mut request, arguments.mask.as_deref());
     }
     let sampling = transformer.prepare(&request)?;
     let job = DenoiseJob::new(machine, &transformer.denoiser, &sampling, limit, arguments.run.objective())?;
-    let before = trials.before(Stage::Denoise, job.request());
-    let job = job.with_history(&before);
+    let job = trials.remind(job);
     let preview = preview.map(|preview| (preview, vae_path.as_path()));
     let work = SampleWork { model: &transformer, machine, job, sampling: &sampling, memory_limit: limit, preview };
     let mut resumption = match arguments.resume {
@@ -209,28 +179,23 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
         trials.keep(&sampled.record);
     }
     keep(&arguments.report.record, &sampled.record, planner.take())?;
+    let loras = arguments.lora.iter().map(|lora| LoraIdentity::of(lora).map(|identity| (lora, identity)));
     let description = Description {
-        workflow: Workflow {
-            parts: &parts,
-            loras: &arguments.lora,
-            prompts: &studio.prompts,
-            model: &transformer,
-            request: &request,
-            sampling: &sampling,
-            size: [width, height, frames],
-            rate: rate.map(Rate::per_second),
-            text_tokens: tokens,
-            image: arguments.image.as_deref(),
-            mask: arguments.mask.as_deref(),
-        },
-        rate,
+        parts: &parts,
         identity: &identity,
-        loras: arguments.lora.iter().map(LoraIdentity::of).collect::<pipeline::Result<_>>()?,
-        text_tokens,
-        has_embeddings: arguments.embeddings.is_some(),
+        loras: loras.collect::<pipeline::Result<_>>()?,
         boundary: arguments.boundary,
+        prompts: &studio.prompts,
+        text_tokens: arguments.text_tokens,
+        has_embeddings: arguments.embeddings.is_some(),
         text_settings: like::text_settings(&arguments.set),
+        image: arguments.image.as_deref(),
+        mask: arguments.mask.as_deref(),
+        model: &transformer,
+        request: &request,
+        sampling: &sampling,
         plan: &sampled.record.plan,
+        rate,
     };
     let (texts, settings) = (description.texts()?, description.settings()?);
     let mut outputs = Vec::new();
@@ -253,18 +218,26 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     Report { settings: &settings, stages: &stages, memory, outputs: &outputs, limit }.show(shown)
 }
 
-/// The extents of latents [N, C, (T,) h, w].
-fn extents(size: &[i64]) -> Extents {
-    let of = |extent: i64| u32::try_from(extent).unwrap_or(u32::MAX);
-    match *size {
-        [samples, _, frames, height, width] => {
-            Extents { samples: of(samples), frames: of(frames), height: of(height), width: of(width) }
+/// The parts of the model that is asked for, or else of the one that made a picture.
+fn find_parts(arguments: &Generate, before: Option<&ModelIdentity>) -> Outcome<Parts> {
+    let parts = Parts {
+        text_encoders: arguments.text_encoder.clone(),
+        transformers: arguments.transformer.clone(),
+        vision_encoder: arguments.vision_encoder.clone(),
+        vae: arguments.vae.clone(),
+        pipeline: None,
+    };
+    let wants_clip = arguments.frames.is_some_and(|frames| frames > 1)
+        || arguments.writing.format.map_or(Format::is_of_clips(&arguments.output), Format::is_video);
+    let folders = &arguments.folders.models;
+    let (parts, found) = match before {
+        Some(identity) if arguments.model.is_none() && parts.transformers.is_empty() => {
+            parts.like(identity, folders)?
         }
-        [samples, _, height, width] => {
-            Extents { samples: of(samples), frames: 1, height: of(height), width: of(width) }
-        }
-        _ => Extents { samples: 0, frames: 0, height: 0, width: 0 },
-    }
+        _ => parts.find(arguments.model.as_deref(), folders, wants_clip)?,
+    };
+    found.iter().for_each(|line| tell!("{line}"));
+    Ok(parts)
 }
 
 /// Refuses an output that would replace an input.

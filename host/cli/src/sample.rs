@@ -44,16 +44,14 @@ pub fn run(arguments: &Sample) -> Outcome {
     let shown = arguments.report.shown(false, aside);
     if arguments.report.dry_run {
         model.check_values(&request, &outline)?;
-        let before = trials.before(Stage::Denoise, quote.request());
-        let (record, candidates) = quote.with_history(&before).decide(&mut planner);
+        let (record, candidates) = trials.remind(quote).decide(&mut planner);
         keep(&arguments.report.record, &record, planner.take())?;
         return report(shown, &record, &candidates, None);
     }
     drop(quote);
     let sampling = model.prepare(&request)?;
     let job = DenoiseJob::new(machine, &model.denoiser, &sampling, limit, arguments.run.objective())?;
-    let before = trials.before(Stage::Denoise, job.request());
-    let job = job.with_history(&before);
+    let job = trials.remind(job);
     let vae = arguments.vae.as_deref();
     let work =
         SampleWork { model: &model, machine, job, sampling: &sampling, memory_limit: limit, preview: preview.zip(vae) };

@@ -56,6 +56,6 @@ pub use picture::{DecodeJob, EncodeJob, Latents, Pictures};
 pub use text::{TextJob, Texts};
 pub use vae::{Vae, VideoVae};
 pub use weights::{Budget, Lease, Part, Reservation, Usage, WeightKey, WeightStore};
-pub use work::{AnyDecided, AnyFailed, Decided, Failed};
+pub use work::{AnyDecided, AnyFailed, Decided, Failed, Runnable};
 
 use estimate::Estimator;

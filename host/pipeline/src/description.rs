@@ -1,44 +1,85 @@
 //! The description of a prompt's picture or clip, in its texts: ComfyUI's workflow, A1111's
 //! parameters, and the recipe that `--like` reads.
 
+use std::path::Path;
+
+use tilewright_engine::Sampling;
 use tilewright_media::{Rate, Texts};
 use tilewright_plan::DenoisePlan;
 
-use crate::{LoraIdentity, ModelIdentity, PARAMETERS_KEYWORD, Recipe, Result, Settings, Steps, Workflow};
+use crate::{
+    LoraIdentity, LoraRequest, ModelIdentity, PARAMETERS_KEYWORD, Parts, Recipe, Result, SampleModel, SampleRequest,
+    Settings, Steps, workflow::Workflow,
+};
 
 /// All that a picture or clip of a prompt follows from.
 #[derive(Clone, Debug)]
 pub struct Description<'a> {
-    /// The files and the settings.
-    pub workflow: Workflow<'a>,
-    /// Frames per second of a clip.
-    pub rate: Option<Rate>,
+    /// The model's files.
+    pub parts: &'a Parts,
     /// The identity of the model.
     pub identity: &'a ModelIdentity,
-    /// The identities of its LoRAs.
-    pub loras: Vec<LoraIdentity>,
-    /// The tokens of the text encoder without positions, if somebody says them.
+    /// Changes of the transformer's weights, with the identities of their files.
+    pub loras: Vec<(&'a LoraRequest, LoraIdentity)>,
+    /// The sigma at which two experts change, if it is asked for.
+    pub boundary: Option<f64>,
+    /// The prompts: the negative one comes second, if it counts.
+    pub prompts: &'a [String],
+    /// The tokens of the text encoder without positions, if they are asked for.
     pub text_tokens: Option<u32>,
     /// True if prompts may name embeddings.
     pub has_embeddings: bool,
-    /// The sigma at which two experts change, if it is asked for.
-    pub boundary: Option<f64>,
     /// Settings of the text stage that were asked for.
     pub text_settings: Vec<(String, String)>,
+    /// The picture that it began from.
+    pub image: Option<&'a Path>,
+    /// The mask of the part of that picture that was made again.
+    pub mask: Option<&'a Path>,
+    /// The model that sampled.
+    pub model: &'a SampleModel,
+    /// The request for the sample.
+    pub request: &'a SampleRequest,
+    /// The input of the job that was made of it.
+    pub sampling: &'a Sampling,
     /// The plan of the sample.
     pub plan: &'a DenoisePlan,
+    /// Frames per second of a clip.
+    pub rate: Option<Rate>,
 }
 
 impl Description<'_> {
-    /// The recipe.
-    pub fn recipe(&self) -> Recipe {
-        let Workflow { prompts, request, size: [width, height, frames], image, mask, .. } = self.workflow;
+    /// The graph with which ComfyUI makes the same.
+    fn workflow(&self) -> Result<Workflow<'_>> {
+        Ok(Workflow {
+            parts: self.parts,
+            loras: self.loras.iter().map(|(request, _)| *request).collect(),
+            prompts: self.prompts,
+            model: self.model,
+            request: self.request,
+            sampling: self.sampling,
+            size: self.size(),
+            rate: self.rate.map(Rate::per_second),
+            text_tokens: self.model.text_tokens_of(self.text_tokens, self.request.convention)?,
+            image: self.image,
+            mask: self.mask,
+        })
+    }
+
+    /// Width, height and frames.
+    fn size(&self) -> [u32; 3] {
+        let [frames, height, width] = self.model.extents(&self.sampling.latents.size());
+        [width, height, frames]
+    }
+
+    fn recipe(&self) -> Result<Recipe> {
+        let &Self { prompts, request, image, mask, .. } = self;
+        let [width, height, frames] = self.size();
         let of_sample = self.plan.settings().into_iter().map(|(key, value)| (format!("denoise.{key}"), value));
         let (steps, sigmas, scheduler, strength) = match &request.steps {
             Steps::Sigmas(sigmas) => (None, Some(sigmas.clone()), None, 1.0),
             Steps::Count { steps, strength, scheduler, .. } => (*steps, None, *scheduler, *strength),
         };
-        Recipe {
+        Ok(Recipe {
             prompt: prompts.first().cloned().unwrap_or_default(),
             negative: prompts.get(1).cloned(),
             width,
@@ -58,14 +99,14 @@ impl Description<'_> {
             image: image.is_some(),
             mask: mask.is_some(),
             denoise: (strength < 1.0).then_some(strength),
-            text_tokens: self.text_tokens,
+            text_tokens: self.model.text_tokens_in(self.text_tokens)?,
             embeddings: self.has_embeddings,
             reuse: request.reuse,
             boundary: self.boundary,
             settings: self.text_settings.iter().cloned().chain(of_sample).collect(),
             model: Some(self.identity.clone()),
-            loras: self.loras.clone(),
-        }
+            loras: self.loras.iter().map(|(_, identity)| identity.clone()).collect(),
+        })
     }
 
     /// The settings, each with its value.
@@ -73,17 +114,16 @@ impl Description<'_> {
     /// # Errors
     /// They make no sense.
     pub fn settings(&self) -> Result<Settings> {
-        let Workflow { model, request, sampling, .. } = self.workflow;
-        model.settings(request, &sampling.latents.size())
+        self.model.settings(self.request, &self.sampling.latents.size())
     }
 
     /// The texts, ComfyUI's first: programs take the first that they know.
     ///
     /// # Errors
-    /// The settings make no sense.
+    /// The settings make no sense, or the description of the model's pipeline is damaged.
     pub fn texts(&self) -> Result<Texts> {
-        let recipe = self.recipe();
-        let mut texts = self.workflow.texts();
+        let recipe = self.recipe()?;
+        let mut texts = self.workflow()?.texts();
         texts.extend([(PARAMETERS_KEYWORD.to_owned(), recipe.parameters(&self.settings()?)), recipe.text()]);
         Ok(texts)
     }

@@ -94,7 +94,7 @@ impl EncodeInput {
     ///
     /// # Errors
     /// Memory is out.
-    pub fn foreseen(model: &Model, extents: [u64; 4], channels: usize) -> Result<Self> {
+    pub(crate) fn foreseen(model: &Model, extents: [u64; 4], channels: usize) -> Result<Self> {
         let side = |axis: usize| u32::try_from(extents[axis]).unwrap_or(u32::MAX);
         Ok(match model {
             Model::Picture(_) => {

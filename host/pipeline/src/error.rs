@@ -71,6 +71,15 @@ pub enum Error {
         /// Files that it usually comes in.
         files: &'static str,
     },
+    /// No encoder of the picture that a clip begins with is given.
+    #[error(
+        "no vision encoder: the transformer takes a picture's states {width} wide: give {} (clip_vision_h.safetensors)",
+        Setting::VisionEncoder
+    )]
+    NoVisionEncoder {
+        /// The width of the states that the transformer takes.
+        width: i64,
+    },
     /// A part that a transformer needs is nowhere.
     #[error("{}: needs {need}, and no file that was found is one: give {}", transformer.display(), need.option())]
     Lacks {
@@ -133,6 +142,7 @@ impl Error {
             Error::Unmeasured | Error::Write { .. } | Error::NotRemoved { .. } => false,
             Error::Prompt(_)
             | Error::Part { .. }
+            | Error::NoVisionEncoder { .. }
             | Error::Lacks { .. }
             | Error::Text(_)
             | Error::Unscaled(_)

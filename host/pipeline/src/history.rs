@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tilewright_engine::Machine;
+use tilewright_engine::{Job, Machine, Runnable};
 use tilewright_history::{Error, History, Kept, Query};
 use tilewright_plan::{Record, Stage};
 
@@ -48,8 +48,14 @@ impl Trials {
         trials
     }
 
+    /// A job whose policy sees what was measured before of its like.
+    pub fn remind<'a, W: Kept + Runnable, I>(&mut self, job: Job<'a, W, I>) -> Job<'a, W, I> {
+        let before = self.before::<W>(job.stage(), job.request());
+        job.with_history(&before)
+    }
+
     /// Earlier measurements on this device for this model at about this size, newest first.
-    pub fn before<W: Kept>(&mut self, stage: Stage, request: &W::Request) -> Vec<Record<W>> {
+    fn before<W: Kept>(&mut self, stage: Stage, request: &W::Request) -> Vec<Record<W>> {
         let Some(history) = &mut self.history else { return Vec::new() };
         let trials = history.trials::<W>(&Query { device: &self.device, stage, request }, MOST_TRIALS);
         self.report_quarantined();

@@ -1,17 +1,24 @@
-//! Runs decodes and encodes from input files to output files. The program, the service and the
-//! benchmark share it.
+//! Runs the stages of pictures and clips from input files to output files. The program, the service
+//! and the benchmark share it, and supply planners, observers and the places of files.
+//!
+//! A prompt goes this way: a [`PromptOutline`] has the price of what is to come; the [`TextStage`]
+//! makes its conditionings, the [`StartStage`] a latent of the picture that it begins with, if it
+//! does; [`SampleModel::prepare`] reads them for a sample, whose latents a [`Decode`] turns into
+//! frames for a [`Delivery`], with the texts of a [`Description`].
 //!
 //! | type | purpose |
 //! |---|---|
 //! | [`Model`] | an autoencoder's file, and the latents that it takes |
 //! | [`Decode`], [`Encode`] | a stage's job, of pictures or of clips alike |
 //! | [`SampleModel`] | a denoiser's files, and the input of a sample |
+//! | [`PromptOutline`] | the stages of a prompt before any has run: their prices |
 //! | [`Library`] | the models in the folders in which people keep them, and the [`Parts`] of one |
 //! | [`TextEncoders`] | text encoders' files, and conditioning of prompts |
+//! | [`TextStage`] | the conditionings of a prompt's picture: kept ones, or else made |
+//! | [`StartStage`] | the picture that a sample begins with, put where the model takes it |
 //! | [`StartImage`], [`VisionEncoder`] | the picture that a clip begins from |
 //! | [`EncodeSource`] | frames to encode, cropped to what the autoencoder takes |
 //! | [`Delivery`] | the way of frames into the output, the journal and the preview |
-//! | [`Workflow`] | the graph with which ComfyUI makes the same |
 //! | [`Description`], [`Recipe`] | the texts of a picture, from which it can be made again |
 //! | [`Told`] | the settings that texts tell, of other programs too |
 //! | [`ModelIdentity`] | a name and digests by which a model is found again |
@@ -36,6 +43,7 @@ mod library;
 mod metadata;
 mod model;
 mod output;
+mod prompt;
 mod recipe;
 mod resume;
 mod sample;
@@ -61,6 +69,7 @@ pub use library::{Content, ExtraFolder, Item, Keeping, Library, LibraryModel, Ne
 pub use metadata::{RECORD_KEYWORD, texts, without_file_texts};
 pub use model::{Model, check_scaling, published_rate};
 pub use output::OutputWriter;
+pub use prompt::{PromptOutline, PromptPrice};
 pub use recipe::{NoRecipe, PARAMETERS_KEYWORD, RECIPE_KEYWORD, Recipe};
 pub use resume::{KeptPlan, fingerprint};
 pub use sample::{
@@ -69,15 +78,13 @@ pub use sample::{
 };
 pub use session::Session;
 pub use source::EncodeSource;
-pub use start_image::{StartImage, VisionEncoder};
+pub use start_image::{StartFile, StartImage, StartStage, VisionEncoder};
 pub use text::{
-    Conditioning, ConditioningOutput, EmbeddingFolder, Encoded as EncodedText, EncoderRun, FoundConditionings,
-    KeptConditionings, PlacedConditioning, Purpose, TextEncoders, TextPlanning, TextRequest, UnfinishedRun,
-    prompt_notes,
+    Conditioning, ConditioningOutput, EmbeddingFolder, Encoded as EncodedText, EncoderRun, KeptConditionings,
+    PlacedConditioning, Purpose, TextEncoders, TextPlanning, TextRequest, TextStage, UnfinishedRun, prompt_notes,
 };
 pub use told::Told;
 pub use vae_job::VaeJob;
-pub use workflow::Workflow;
 
 pub use tilewright_history::Kept;
 

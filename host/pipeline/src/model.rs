@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use tch::Tensor;
-use tilewright_engine::{Overrides, Vae, VideoVae, WeightStore};
+use tilewright_engine::{Overrides, Vae, VideoVae, WeightStore, extents};
 use tilewright_media::{Kind, Shape};
 use tilewright_models::{Checkpoint, Extents, Family, Identity, Latent, LatentFile, Scaling};
 
@@ -191,8 +191,15 @@ impl Model {
         self.shape_of(latent.extents())
     }
 
-    /// The shape of the output of latents of these extents.
-    pub fn shape_of(&self, extents: Extents) -> Shape {
+    /// The shape of the output of latents [N, C, (T,) h, w].
+    pub fn shape_of_latents(&self, latents: &[i64]) -> Shape {
+        let of = |extent: i64| u32::try_from(extent).unwrap_or(u32::MAX);
+        let [frames, height, width] = extents(latents).map(of);
+        let samples = latents.first().map_or(0, |samples| of(*samples));
+        self.shape_of(Extents { samples, frames, height, width })
+    }
+
+    fn shape_of(&self, extents: Extents) -> Shape {
         let scale = self.spatial_scale();
         let (frames, channels) = match self {
             Model::Picture(vae) => (1, vae.config.image_channels),

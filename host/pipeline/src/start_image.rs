@@ -1,7 +1,8 @@
 //! The picture that a clip begins from: its first frame, and what a vision encoder makes of it.
 
+mod stage;
+
 use std::{path::Path, sync::Arc};
-use tilewright_wording::Setting;
 
 use tch::{Device, Kind, Tensor};
 use tilewright_engine::{Budget, Finished, Machine, Observer, TextJob, Texts, WeightStore};
@@ -10,8 +11,10 @@ use tilewright_models::{Checkpoint, EncoderFile, Error as ModelError};
 use tilewright_plan::Objective;
 use tilewright_sampling::Convention;
 use tilewright_torch::scalar;
+use tilewright_wording::Setting;
 
-use crate::{EncoderRun, Error, Result, SampleModel, TextPlanning};
+pub use self::stage::{StartFile, StartStage};
+use crate::{EncoderRun, Error, Parts, Result, SampleModel, TextPlanning};
 
 /// The folder of a vision encoder in a pipeline's.
 const FOLDERS: [&str; 1] = ["image_encoder"];
@@ -130,6 +133,19 @@ impl VisionEncoder {
         Ok(Self(Arc::new(encoder)))
     }
 
+    /// The encoder among a model's parts whose states of a picture its transformer takes; none for
+    /// a transformer that takes none.
+    ///
+    /// # Errors
+    /// There is none, or it is another.
+    pub fn of(model: &SampleModel, parts: &Parts) -> Result<Option<Self>> {
+        let Some(width) = model.image_width() else { return Ok(None) };
+        let path = parts.vision_encoder.as_deref().ok_or(Error::NoVisionEncoder { width })?;
+        let encoder = Self::open(path)?;
+        encoder.check(model)?;
+        Ok(Some(encoder))
+    }
+
     /// Checks that a transformer was trained with it.
     ///
     /// # Errors
@@ -187,7 +203,7 @@ impl VisionEncoder {
     ) -> Result<EncoderRun> {
         let (embedded, weights) = ([self.stand_in()?], WeightStore::new(Budget::Bytes(0)));
         let texts = Texts { encoder: &self.0, weights: &weights, embedded: &embedded, left_out: 1 };
-        let job = planning.remember(TextJob::new(machine, host, texts, memory_limit, objective)?);
+        let job = planning.trials.remind(TextJob::new(machine, host, texts, memory_limit, objective)?);
         let (record, candidates) = job.decide(planning.planner);
         let exchange = planning.planner.take();
         Ok(EncoderRun { exchange, candidates, ..self.run(record)? })

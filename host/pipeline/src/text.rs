@@ -5,6 +5,7 @@ mod embeddings;
 mod encoders;
 mod kept;
 mod notes;
+mod stage;
 mod weigh;
 
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ use std::path::PathBuf;
 use tch::Tensor;
 use tilewright_engine::{self as engine, Finished, Machine, Observer, TextJob, Unfinished};
 use tilewright_models::{EncoderFile, EncoderKind, EncoderStates};
-use tilewright_plan::{Candidate, Exchange, LogLine, Objective, Recorded, Stage, Text, TextOutcome, TextRecord};
+use tilewright_plan::{Candidate, Exchange, LogLine, Objective, Recorded, Text, TextOutcome, TextRecord};
 use tilewright_sampling::Convention;
 use tilewright_tokenizer::{Chunk, Reading, Tokens};
 
@@ -22,8 +23,9 @@ pub use self::{
     conditioning::{Conditioning, ConditioningOutput},
     embeddings::EmbeddingFolder,
     encoders::{Purpose, TextEncoders},
-    kept::{FoundConditionings, KeptConditionings, PlacedConditioning},
+    kept::KeptConditionings,
     notes::prompt_notes,
+    stage::{PlacedConditioning, TextStage},
 };
 use crate::{Error, Result, Trials};
 
@@ -100,19 +102,13 @@ impl EncoderRun {
 }
 
 impl TextPlanning<'_> {
-    /// The job with what was measured before.
-    pub(crate) fn remember<'a>(&mut self, job: TextJob<'a>) -> TextJob<'a> {
-        let before = self.trials.before(Stage::Text, job.request());
-        job.with_history(&before)
-    }
-
     /// Carries a job out; the policy's calls come with the run's end, whichever it is.
     pub(crate) fn run(
         &mut self,
         job: TextJob<'_>,
         observer: &mut dyn Observer,
     ) -> Result<(EncodedTexts, Option<Exchange<Text>>)> {
-        let ended = self.remember(job).run(self.planner, observer);
+        let ended = self.trials.remind(job).run(self.planner, observer);
         let exchange = self.planner.take();
         match ended {
             Ok(encoded) => Ok((encoded, exchange)),
@@ -210,7 +206,7 @@ impl TextEncoders {
     ) -> Result<Vec<EncoderRun>> {
         let decide = |encoder: &TextEncoder| {
             let (_, embedded) = self.prepare(encoder, machine, request)?;
-            let job = planning.remember(job(encoder, machine, &embedded, request)?);
+            let job = planning.trials.remind(job(encoder, machine, &embedded, request)?);
             let (record, candidates) = job.decide(planning.planner);
             let exchange = planning.planner.take();
             Ok(EncoderRun { exchange, candidates, ..EncoderRun::of(&encoder.file, tokens(&embedded), record) })

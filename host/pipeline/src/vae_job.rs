@@ -5,7 +5,7 @@ use std::time::Duration;
 use tilewright_engine::{Error as EngineError, Job};
 use tilewright_plan::{Candidate, Capabilities, Cost, Plan, Planner, Record, Request, Stage, Vae};
 
-use crate::{Error, Result};
+use crate::{Error, Result, Trials};
 
 /// A request for one decode or encode on one device: an input `P` of pictures, or one `C` of clips.
 #[derive(Debug)]
@@ -27,12 +27,12 @@ macro_rules! of_job {
 }
 
 impl<P, C> VaeJob<'_, P, C> {
-    /// Gives policies earlier measurements, newest first.
+    /// The same, with what was measured before of its like.
     #[must_use]
-    pub fn with_history(self, records: &[Record]) -> Self {
+    pub fn with_trials(self, trials: &mut Trials) -> Self {
         match self {
-            VaeJob::Pictures(job) => VaeJob::Pictures(job.with_history(records)),
-            VaeJob::Clips(job) => VaeJob::Clips(job.with_history(records)),
+            VaeJob::Pictures(job) => VaeJob::Pictures(trials.remind(job)),
+            VaeJob::Clips(job) => VaeJob::Clips(trials.remind(job)),
         }
     }
 

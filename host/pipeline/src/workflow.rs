@@ -29,12 +29,11 @@ const PREFIX: &str = "tilewright";
 const LAST_STEP: usize = 10_000;
 
 /// The files and settings of a picture or clip.
-#[derive(Clone, Debug)]
 pub struct Workflow<'a> {
     /// The files.
     pub parts: &'a Parts,
     /// Changes of the transformer's weights.
-    pub loras: &'a [LoraRequest],
+    pub loras: Vec<&'a LoraRequest>,
     /// The prompts: the negative one comes second, if it counts.
     pub prompts: &'a [String],
     /// The model.

@@ -24,7 +24,7 @@ use tilewright_service_api::{Job, JobRequest, JobSettings, JobStage, JobState, O
 
 pub use self::{
     describe::describe,
-    generate::{IMAGE, fields_of, from_latent, prompts_of, text_request},
+    generate::{IMAGE, fields_of, from_latent, prompts_of},
     sample::sample_request,
     settings::body_of,
 };

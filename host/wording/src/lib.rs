@@ -89,6 +89,8 @@ names! {
     Guidance "guidance"
     /// The height in pixels.
     Height "height"
+    /// The picture to begin with.
+    Image "image"
     /// The latent to begin with.
     Latent "latent"
     /// A LoRA.

@@ -80,8 +80,7 @@ impl Work for Decoder<'_> {
         let latents = model.tensor(&latent)?;
         let job = Decode::new(machine, model, &latents, limit, arguments.run.on.objective())?;
         let job = job.allowing_blended(arguments.run.allow.blended());
-        let before = trials.before(job.stage(), job.request());
-        let job = job.with_history(&before);
+        let job = job.with_trials(trials);
         if arguments.report.dry_run {
             let (record, candidates) = job.decide(planner);
             batch.keep(&names);

@@ -68,8 +68,7 @@ impl Work for Encoder<'_> {
         let frames = frames.read(&mut source)?;
         let job = Encode::new(machine, model, &frames, limit, arguments.run.on.objective())?;
         let job = job.allowing_blended(arguments.run.allow.blended());
-        let before = trials.before(job.stage(), job.request());
-        let job = job.with_history(&before);
+        let job = job.with_trials(trials);
         if arguments.report.dry_run {
             let (record, candidates) = job.decide(planner);
             source.notes().iter().for_each(|line| note(line));

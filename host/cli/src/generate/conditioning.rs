@@ -6,8 +6,8 @@ use tempfile::TempDir;
 use tilewright_media::STANDARD;
 use tilewright_outputs::temporary_folder;
 use tilewright_pipeline::{
-    Conditioning, ConditioningOutput, EmbeddingFolder, EncoderRun, FoundConditionings, KeptConditionings,
-    PlacedConditioning, PromptRequest, SampleModel, SampleRequest, TextEncoders, TextPlanning, TextRequest, Trials,
+    Conditioning, ConditioningOutput, EncoderRun, KeptConditionings, PlacedConditioning, PromptRequest, SampleModel,
+    SampleRequest, TextEncoders, TextPlanning, TextRequest, TextStage, Trials,
 };
 use tilewright_plan::{Planner, PolicyIdentity, Recorder, Stage, Text};
 
@@ -32,34 +32,19 @@ pub struct Conditionings {
 }
 
 impl Studio<'_> {
-    /// Calls a function with the request for prompts; without `runs`, no encoder is about to run.
-    pub fn with<T>(
-        &self,
-        prompts: &[String],
-        runs: bool,
-        function: impl FnOnce(&TextRequest<'_>) -> Outcome<T>,
-    ) -> Outcome<T> {
-        let embeddings = self.arguments.embeddings.as_deref().map(EmbeddingFolder::open).transpose()?;
-        function(&TextRequest {
-            prompts,
+    /// The text stage, with the conditionings that an earlier run has kept.
+    pub fn find<'k>(&'k self, kept: Option<&'k KeptConditionings>, policy: &PolicyIdentity) -> Outcome<TextStage<'k>> {
+        let request = TextRequest {
+            prompts: &self.prompts,
             convention: self.arguments.way.convention.unwrap_or_default(),
             tokens: self.text_tokens,
-            embeddings: embeddings.as_ref(),
-            host: if runs { self.machines().1 } else { None },
+            embeddings: self.embeddings.as_ref(),
+            // It is opened when an encoder is about to run.
+            host: None,
             memory_limit: self.limit,
             objective: self.objective(),
-        })
-    }
-
-    /// The conditionings that an earlier run has kept.
-    pub fn find<'k>(
-        &self,
-        kept: Option<&'k KeptConditionings>,
-        policy: &PolicyIdentity,
-    ) -> Outcome<FoundConditionings<'k>> {
-        self.with(&self.prompts, false, |request| {
-            Ok(FoundConditionings::find(kept, &self.parts.text_encoders, request, policy)?)
-        })
+        };
+        Ok(TextStage::find(kept, &self.parts.text_encoders, request, policy)?)
     }
 }
 
@@ -103,38 +88,29 @@ impl Conditionings {
         trials: &mut Trials,
         planner: &mut Recorder<Text>,
     ) -> Outcome<Self> {
-        let prompts = &studio.prompts;
         let store = store();
-        let found = studio.find(store.as_ref(), planner.identity())?;
-        let wanted = found.missing(prompts);
-        let (mut runs, mut made) = (Vec::new(), Vec::new());
-        if wanted.is_empty() {
+        let mut stage = studio.find(store.as_ref(), planner.identity())?;
+        let mut runs = Vec::new();
+        if stage.is_kept() {
             tell!("{}: kept from an earlier run", Stage::Text);
         } else {
             let encoders = TextEncoders::open(&studio.parts.text_encoders)?;
             encoders.check(transformer)?;
             let mut progress = Progress::new();
             let recording = &studio.arguments.report.record;
-            let encoded = studio.with(&wanted, true, |request| {
-                let mut planning = TextPlanning { planner, trials };
-                let encoded = encoders.encode_each(studio.machine, request, &mut planning, &mut progress);
-                encoded.map_err(|error| text_stage::fail(recording, trials, error))
-            });
+            let mut planning = TextPlanning { planner, trials };
+            let encoded = stage.encode(&encoders, studio.machines(), &mut planning, &mut progress);
             progress.finish();
-            (made, runs) = encoded?;
+            runs = encoded.map_err(|error| text_stage::fail(recording, trials, error))?;
             text_stage::keep_runs(recording, trials, &mut runs)?;
             runs.iter().for_each(|run| tell_run(run, "read"));
         }
+        let placed = stage.complete(&mut |error| tell!("warning: a conditioning is not kept: {error}"));
         let (mut folder, mut paths) = (None, Vec::new());
-        for (index, placed) in found.complete(made).into_iter().enumerate() {
+        for (index, placed) in placed.into_iter().enumerate() {
             paths.push(match placed {
                 PlacedConditioning::Kept(path) => path,
-                PlacedConditioning::Made(conditioning, error) => {
-                    if let Some(error) = error {
-                        tell!("warning: a conditioning is not kept: {error}");
-                    }
-                    put_aside(studio, &mut folder, index, &conditioning)?
-                }
+                PlacedConditioning::Made(conditioning) => put_aside(studio, &mut folder, index, &conditioning)?,
             });
         }
         let mut paths = paths.into_iter();

@@ -22,26 +22,23 @@ pub fn dry_run(
     trials: &mut Trials,
     (reading, encoding, denoising, decoding): Planners<'_>,
 ) -> Outcome {
-    let is_kept = match store() {
-        Some(kept) => studio.find(Some(&kept), reading.identity())?.missing(&studio.prompts).is_empty(),
-        None => false,
-    };
+    let store = store();
+    let stage = studio.find(store.as_ref(), reading.identity())?;
     let mut planning = TextPlanning { planner: reading, trials };
     let mut text = Vec::new();
-    if !is_kept {
+    if !stage.is_kept() {
         let encoders = TextEncoders::open(&studio.parts.text_encoders)?;
-        encoders.check(prices.transformer)?;
-        text = studio
-            .with(&studio.prompts, true, |request| Ok(encoders.decide(studio.machine, request, &mut planning)?))?;
+        encoders.check(prices.outline.model)?;
+        text = stage.decide(&encoders, studio.machines(), &mut planning)?;
     }
     if let Some(vision) = &prices.vision {
         text.push(vision.decide(studio.machines(), (studio.limit, studio.objective()), &mut planning)?);
     }
     let encode = prices.encode()?.map(|job| job.decide(encoding));
     let denoise = prices.denoise()?.decide(denoising);
-    let settings = prices.transformer.settings(request, &prices.outline.shape.latents)?;
+    let settings = prices.outline.model.settings(request, &prices.outline.sample.shape.latents)?;
     let decode = prices.decode()?.decide(decoding);
-    let stages = Stages { is_kept, text, encode, denoise, decode };
+    let stages = Stages { is_kept: stage.is_kept(), text, encode, denoise, decode };
     let shown = studio.arguments.report.shown(false, false);
     Report { settings: &settings, stages: &stages, memory: None, outputs: &[], limit: studio.limit }.show(shown)
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt::Display, path::Path};
 
-use tilewright_pipeline::{Asked, Library, LoraIdentity, NoRecipe, Parts, Recipe};
+use tilewright_pipeline::{Asked, Library, LoraIdentity, NoRecipe, Recipe};
 use tilewright_plan::terminal::shorten;
 
 use crate::{
@@ -42,20 +42,6 @@ pub fn asked(arguments: &Generate) -> Asked {
 pub fn text_settings(set: &[(String, String)]) -> Vec<(String, String)> {
     let of_text = set.iter().filter(|(key, _)| key == "precision" || key == "text.precision");
     of_text.map(|(_, value)| ("text.precision".to_owned(), value.clone())).collect()
-}
-
-/// The name that a model goes by: the one that it was asked for by, or that of its file or folder.
-pub fn model_name(arguments: &Generate, parts: &Parts) -> String {
-    let of_path = |path: &Path| {
-        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
-        name.unwrap_or_default().to_string_lossy().into_owned()
-    };
-    match &arguments.model {
-        Some(name) if !name.exists() => name.to_string_lossy().into_owned(),
-        Some(path) => of_path(path),
-        None => parts.transformers.first().map(|path| of_path(path)).unwrap_or_default(),
-    }
 }
 
 /// The filling in of settings, with notes on those that differ.

@@ -8,10 +8,7 @@ use tilewright_media::{Output, Rate, Texts};
 use tilewright_pipeline::{Delivery, Model, Trials, Writing};
 use tilewright_plan::Recorder;
 
-use super::{
-    extents,
-    studio::{Decided, Studio},
-};
+use super::studio::{Decided, Studio};
 use crate::{
     args::Generate,
     failure::{Failure, Outcome},
@@ -39,14 +36,13 @@ impl Studio<'_> {
         planner: &mut Recorder,
     ) -> Outcome<(Decided, Vec<PathBuf>)> {
         let job = self.decode(latents)?;
-        let before = trials.before(job.stage(), job.request());
-        let job = job.with_history(&before);
+        let job = job.with_trials(trials);
         let writing = Writing::default();
         let mut progress = Progress::abandoning({
             let writing = writing.clone();
             move || writing.abandon(&mut note)
         });
-        let shape = self.vae.shape_of(extents(&latents.size()));
+        let shape = self.vae.shape_of_latents(&latents.size());
         let mut delivery = Delivery::new(output, shape, rate, texts).shared_with(&writing);
         let recording = &self.arguments.report.record;
         let mut work = || -> Outcome<(Decided, Vec<PathBuf>)> {

@@ -1,28 +1,17 @@
 //! The prices of a prompt's stages, by the extents of what they will make: what does not fit is
 //! refused before any stage runs, and by a dry run in the same words.
 
-use tch::Tensor;
 use tilewright_engine::DenoiseQuote;
 use tilewright_models::Start;
-use tilewright_pipeline::{
-    Decode, Encode, EncodeInput, Foreseen, SampleModel, SampleOutline, SampleRequest, VisionEncoder,
-};
-use tilewright_torch::scalar;
+use tilewright_pipeline::{Decode, Encode, Foreseen, PromptOutline, SampleModel, SampleRequest, VisionEncoder};
 
-use super::{image::vision_encoder, studio::Studio};
+use super::studio::Studio;
 use crate::failure::Outcome;
-
-/// Channels of the picture to begin with.
-const CHANNELS: usize = 3;
 
 /// The stages of a prompt's picture or clip, none of which has run.
 pub struct Prices<'a> {
     studio: &'a Studio<'a>,
-    pub transformer: &'a SampleModel,
-    pub outline: SampleOutline,
-    /// The zeros that stand for the sample's latents, and for the picture that they begin with.
-    latents: Tensor,
-    picture: Option<EncodeInput>,
+    pub outline: PromptOutline<'a>,
     /// The encoder that looks at the picture.
     pub vision: Option<VisionEncoder>,
 }
@@ -39,28 +28,14 @@ impl<'a> Prices<'a> {
         tokens: u32,
     ) -> Outcome<Self> {
         let (arguments, start) = (studio.arguments, studio.start.map(|(start, _)| start));
-        let foreseen = Foreseen {
-            tokens,
-            has_negative: studio.prompts.len() > 1,
-            has_latent: matches!(start, Some(Start::Latent | Start::FirstFrame)),
-            has_mask: start == Some(Start::FirstFrame) || arguments.mask.is_some(),
-        };
+        let foreseen = Foreseen { tokens, has_negative: studio.prompts.len() > 1, start };
         let asked = SampleRequest { mask: arguments.mask.clone(), ..request.clone() };
-        let outline = transformer.outline_foreseen(&asked, foreseen)?;
-        let picture = match (start, request.size) {
-            (Some(place), Some(size)) => {
-                let frames = if place == Start::Condition { size.frames } else { 1 };
-                let extents = [1, frames.into(), size.height.into(), size.width.into()];
-                Some(EncodeInput::foreseen(studio.vae, extents, CHANNELS)?)
-            }
-            _ => None,
-        };
+        let outline = PromptOutline::new(transformer, studio.vae, &asked, foreseen)?;
         let vision = match start {
-            Some(Start::Condition) => vision_encoder(transformer, studio.parts)?,
+            Some(Start::Condition) => VisionEncoder::of(transformer, studio.parts)?,
             _ => None,
         };
-        let latents = scalar::stand_in(&outline.shape.latents)?;
-        Ok(Self { studio, transformer, outline, latents, picture, vision })
+        Ok(Self { studio, outline, vision })
     }
 
     /// The sample, to be decided on.
@@ -68,9 +43,7 @@ impl<'a> Prices<'a> {
     /// # Errors
     /// It does not fit.
     pub fn denoise(&self) -> Outcome<DenoiseQuote<'_>> {
-        let Studio { machine, limit, .. } = self.studio;
-        let (denoiser, objective) = (&self.transformer.denoiser, self.studio.objective());
-        Ok(DenoiseQuote::new(machine, denoiser, &self.outline.shape, *limit, objective)?)
+        Ok(self.outline.denoise(self.studio.machine, self.studio.limit, self.studio.objective())?)
     }
 
     /// The encode of the picture to begin with, to be decided on.
@@ -78,7 +51,7 @@ impl<'a> Prices<'a> {
     /// # Errors
     /// It does not fit.
     pub fn encode(&self) -> Outcome<Option<Encode<'_>>> {
-        self.picture.as_ref().map(|picture| self.studio.encode(picture)).transpose()
+        self.outline.picture.as_ref().map(|picture| self.studio.encode(picture)).transpose()
     }
 
     /// The decode, to be decided on.
@@ -86,7 +59,7 @@ impl<'a> Prices<'a> {
     /// # Errors
     /// It does not fit.
     pub fn decode(&self) -> Outcome<Decode<'_>> {
-        self.studio.decode(&self.latents)
+        self.studio.decode(&self.outline.latents)
     }
 
     /// Refuses a request of which a stage does not fit, and a mask that is unsound.
@@ -101,7 +74,7 @@ impl<'a> Prices<'a> {
         self.denoise()?;
         self.decode()?;
         match &self.studio.arguments.mask {
-            Some(mask) => Ok(self.transformer.check_mask(mask, &self.outline)?),
+            Some(mask) => Ok(self.outline.model.check_mask(mask, &self.outline.sample)?),
             None => Ok(()),
         }
     }

@@ -9,7 +9,7 @@ use tilewright_engine::{Machine, MemoryLimit};
 use tilewright_media::STANDARD;
 use tilewright_models::Start;
 use tilewright_outputs::folder_of;
-use tilewright_pipeline::{Decode, Encode, EncodeInput, EncoderRun, Model, Parts};
+use tilewright_pipeline::{Decode, EmbeddingFolder, Encode, EncodeInput, EncoderRun, Model, Parts};
 use tilewright_plan::{Candidate, Loss, Objective, Record, Stage, Vae, words::with_noun};
 
 use crate::{args::Generate, failure::Outcome, table, tell::tell, text_stage};
@@ -29,6 +29,8 @@ pub struct Studio<'a> {
     pub prompts: Vec<String>,
     /// The tokens of the text encoder without positions, if somebody says them.
     pub text_tokens: Option<u32>,
+    /// Embeddings that prompts may name.
+    pub embeddings: Option<EmbeddingFolder>,
     /// The picture to begin with, and its place in what the model makes.
     pub start: Option<(Start, &'a Path)>,
     /// The processor beside a GPU, opened when an encoder is about to run.

@@ -39,15 +39,14 @@ impl Resumption {
     pub fn open(output: &Path, work: &SampleWork<'_>, set: &[(String, String)]) -> Outcome<Self> {
         let chosen: Vec<(&str, &str)> = set.iter().filter_map(of_bits).collect();
         let fingerprint = work.model.fingerprint(work.sampling, &chosen)?;
-        let (place, found) = KeptSample::open(output, &fingerprint)?;
-        let begun = found.map(|(state, plan)| {
+        let (place, begun) = KeptSample::open(output, &fingerprint)?;
+        if let Some(Begun { state, .. }) = &begun {
             tell!(
                 "note: {} of {} steps are kept from an earlier run: it goes on after them",
                 state.steps,
                 work.job.request().steps
             );
-            Begun { state, plan }
-        });
+        }
         Ok(Self { kept: Some(Rc::new(RefCell::new(PacedSteps::new(place)))), begun })
     }
 

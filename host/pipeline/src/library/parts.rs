@@ -39,6 +39,21 @@ pub struct Parts {
 }
 
 impl Parts {
+    /// The name that the model goes by: the one that it was asked for by, or that of its file or
+    /// folder.
+    pub fn name(&self, asked: Option<&Path>) -> String {
+        let of_path = |path: &Path| {
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+            let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
+            name.unwrap_or_default().to_string_lossy().into_owned()
+        };
+        match asked {
+            Some(name) if !name.exists() => name.to_string_lossy().into_owned(),
+            Some(path) => of_path(path),
+            None => self.transformers.first().map(|path| of_path(path)).unwrap_or_default(),
+        }
+    }
+
     /// The tokens that the text encoder without positions reads, if the model's pipeline says so.
     ///
     /// # Errors

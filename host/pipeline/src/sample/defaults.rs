@@ -56,6 +56,14 @@ impl SampleModel {
         self.pipeline.as_deref().map_or(Ok(None), saved::text_tokens)
     }
 
+    /// The same, unless others are asked for.
+    ///
+    /// # Errors
+    /// As [`Self::text_tokens`].
+    pub fn text_tokens_in(&self, asked: Option<u32>) -> Result<Option<u32>> {
+        asked.map_or_else(|| self.text_tokens(), |asked| Ok(Some(asked)))
+    }
+
     /// The tokens that the text encoder without positions reads: those asked for, the pipeline's,
     /// or else those of the reference.
     ///
@@ -63,10 +71,7 @@ impl SampleModel {
     /// As [`Self::text_tokens`].
     pub fn text_tokens_of(&self, asked: Option<u32>, convention: Convention) -> Result<u32> {
         let usual = self.config().facts().published.text_tokens[usize::from(convention == Convention::Diffusers)];
-        Ok(match asked {
-            Some(asked) => asked,
-            None => self.text_tokens()?.unwrap_or(usual),
-        })
+        Ok(self.text_tokens_in(asked)?.unwrap_or(usual))
     }
 
     /// The request for a picture or clip of a prompt, without its files: what is asked for, and the

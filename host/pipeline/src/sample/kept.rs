@@ -13,7 +13,7 @@ use safetensors::{SafeTensors, tensor::Dtype};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tch::Tensor;
-use tilewright_engine::{SampleState, Sampling};
+use tilewright_engine::{Begun, SampleState, Sampling};
 use tilewright_outputs::OwnFolder;
 use tilewright_plan::DenoisePlan;
 
@@ -69,13 +69,12 @@ impl KeptSample {
         output.with_file_name(name)
     }
 
-    /// Opens the place of an output, or makes it; also returns the step that was kept there, and
-    /// the plan that it was taken by.
+    /// Opens the place of an output, or makes it; also returns the step that was kept there.
     ///
     /// # Errors
     /// The kept step is another run's or damaged, another process uses the place, or it can't be
     /// written. A step that is not finite counts as none.
-    pub fn open(output: &Path, fingerprint: &str) -> Result<(Self, Option<(SampleState, DenoisePlan)>)> {
+    pub fn open(output: &Path, fingerprint: &str) -> Result<(Self, Option<Begun>)> {
         let path = Self::folder_of(output);
         let (folder, lock) = OwnFolder::locked(&path, LOCK).map_err(|error| match error.kind() {
             ErrorKind::WouldBlock => {
@@ -92,7 +91,7 @@ impl KeptSample {
                     let path = path.display();
                     tracing::warn!("{path}: the kept step is NaN or infinite in part: the sample begins again");
                 }
-                is_finite.then_some((state, plan))
+                is_finite.then_some(Begun { state, plan })
             }
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(source) => return Err(Error::KeptPlan { path: path.join(STEP), source }),
@@ -282,7 +281,7 @@ mod tests {
         };
         let steps = || {
             let (_, found) = KeptSample::open(&output, "a").unwrap();
-            found.map(|(state, _)| state.steps)
+            found.map(|begun| begun.state.steps)
         };
         {
             let (kept, none) = KeptSample::open(&output, "a").unwrap();

@@ -48,10 +48,8 @@ pub struct Foreseen {
     pub tokens: u32,
     /// A negative conditioning counts.
     pub has_negative: bool,
-    /// The latent of a picture is begun from, as large as the request's size.
-    pub has_latent: bool,
-    /// A part of that latent is kept.
-    pub has_mask: bool,
+    /// The place of a picture of the request's size, if one is begun with.
+    pub start: Option<Start>,
 }
 
 /// The shapes of a sample's inputs.
@@ -96,24 +94,25 @@ impl SampleModel {
     }
 
     /// The outline of a prompt's sample, before any stage has run: the request has its size, and no
-    /// files yet.
+    /// files yet but the mask.
     ///
     /// # Errors
     /// The size can't be sampled; a setting makes no sense.
-    pub fn outline_foreseen(&self, request: &SampleRequest, foreseen: Foreseen) -> Result<SampleOutline> {
+    pub(crate) fn outline_foreseen(&self, request: &SampleRequest, foreseen: Foreseen) -> Result<SampleOutline> {
         let Some(size) = request.size else { return Err(self.no_size()) };
         let conditioning = || ConditioningShape::foreseen(self, foreseen.tokens, size);
         let whole = || PromptRequest { path: std::path::PathBuf::new(), within: None };
         let conditionings = vec![conditioning()?];
         let negatives = if foreseen.has_negative { vec![conditioning()?] } else { Vec::new() };
-        let latent = foreseen.has_latent.then(|| self.shape_of(size)).transpose()?;
+        let has_latent = matches!(foreseen.start, Some(Start::Latent | Start::FirstFrame));
+        let latent = has_latent.then(|| self.shape_of(size)).transpose()?;
         let request = SampleRequest {
             conditioning: vec![whole()],
             negative: negatives.iter().map(|_| whole()).collect(),
             size: if latent.is_some() { None } else { Some(size) },
             ..request.clone()
         };
-        let has_mask = foreseen.has_mask;
+        let has_mask = request.mask.is_some() || foreseen.start == Some(Start::FirstFrame);
         self.outline_of(&request, InputShapes { conditionings, negatives, latent, noise: None, has_mask })
     }
 

@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(kept(), 7);
         drop(paced);
         let (place, found) = KeptSample::open(&output, "f").unwrap();
-        let (state, _) = found.unwrap();
+        let state = found.unwrap().state;
         assert_eq!((state.steps, state.latents.double_value(&[0, 0, 0, 0])), (7, 7.0));
         place.remove().unwrap();
     }

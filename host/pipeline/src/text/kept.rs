@@ -49,7 +49,7 @@ impl KeptConditionings {
     ///
     /// # Errors
     /// An encoder's file is not there.
-    fn find(
+    pub(super) fn find(
         &self,
         paths: &[PathBuf],
         request: &TextRequest<'_>,
@@ -65,7 +65,7 @@ impl KeptConditionings {
     ///
     /// # Errors
     /// It can't be written, or is not finite.
-    fn keep(&self, key: &str, conditioning: &Conditioning) -> Result<PathBuf> {
+    pub(super) fn keep(&self, key: &str, conditioning: &Conditioning) -> Result<PathBuf> {
         let (name, new) = (format!("{key}{ENDING}"), format!("{key}.{}.new", std::process::id()));
         let path = self.0.path().join(&name);
         let failed = |source: Box<dyn std::error::Error + Send + Sync>| Error::Write { path: path.clone(), source };
@@ -105,67 +105,6 @@ fn is_sound(path: &Path) -> bool {
     }
     let checked = check_conditioning(path);
     checked.inspect_err(|error| tracing::warn!(%error, "a kept conditioning is damaged, and is made again")).is_ok()
-}
-
-/// The conditionings of prompts, as far as an earlier run has kept them.
-#[derive(Debug)]
-pub struct FoundConditionings<'a> {
-    kept: Option<&'a KeptConditionings>,
-    /// The key of each prompt's, and its path if it is kept.
-    found: Vec<(String, Option<PathBuf>)>,
-}
-
-/// The place of a prompt's conditioning.
-#[derive(Debug)]
-pub enum PlacedConditioning {
-    /// A file among the kept ones.
-    Kept(PathBuf),
-    /// Memory: none are kept, or this one could not be.
-    Made(Conditioning, Option<Error>),
-}
-
-impl<'a> FoundConditionings<'a> {
-    /// Looks for the conditioning of each prompt of a request to the encoders at these paths.
-    ///
-    /// # Errors
-    /// An encoder's file is not there.
-    pub fn find(
-        kept: Option<&'a KeptConditionings>,
-        paths: &[PathBuf],
-        request: &TextRequest<'_>,
-        policy: &PolicyIdentity,
-    ) -> Result<Self> {
-        let find = |prompt: &String| match kept {
-            None => Ok((String::new(), None)),
-            Some(kept) => {
-                kept.find(paths, &TextRequest { prompts: std::slice::from_ref(prompt), ..request.clone() }, policy)
-            }
-        };
-        Ok(Self { kept, found: request.prompts.iter().map(find).collect::<Result<_>>()? })
-    }
-
-    /// The prompts without one.
-    pub fn missing(&self, prompts: &[String]) -> Vec<String> {
-        let each = prompts.iter().zip(&self.found);
-        each.filter(|(_, (_, path))| path.is_none()).map(|(prompt, _)| prompt.clone()).collect()
-    }
-
-    /// All conditionings in the prompts' order; those that were missing are kept if they can be.
-    pub fn complete(self, made: Vec<Conditioning>) -> Vec<PlacedConditioning> {
-        let mut made = made.into_iter();
-        let place = |(key, path): (String, Option<PathBuf>)| match (path, self.kept) {
-            (Some(path), _) => Some(PlacedConditioning::Kept(path)),
-            (None, None) => Some(PlacedConditioning::Made(made.next()?, None)),
-            (None, Some(kept)) => {
-                let conditioning = made.next()?;
-                Some(match kept.keep(&key, &conditioning) {
-                    Ok(path) => PlacedConditioning::Kept(path),
-                    Err(error) => PlacedConditioning::Made(conditioning, Some(error)),
-                })
-            }
-        };
-        self.found.into_iter().filter_map(place).collect()
-    }
 }
 
 /// The settings of a policy that change the bits of a conditioning.

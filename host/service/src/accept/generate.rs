@@ -1,18 +1,15 @@
 //! The inspection of a prompt before its job is accepted: what it makes, and the least memory for
 //! its stages.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
 
 use tilewright_media::Shape;
+use tilewright_models::Start;
 use tilewright_pipeline::{
-    Asked, Decode, Encode, EncodeInput, EncodeSource, Foreseen, LatentMap, Model, SampleModel, SampleRequest, Size,
-    Steps, TextRequest, random_seed,
+    Asked, EncodeSource, Foreseen, LatentMap, Model, PromptOutline, SampleModel, SampleRequest, Size, Steps,
+    random_seed,
 };
-use tilewright_plan::{Loss, Objective};
-use tilewright_sampling::Convention;
+use tilewright_plan::Loss;
 use tilewright_service_api::{JobRequest, JobSettings, JobStage, SampleFields, Seeds};
 
 use super::{
@@ -20,14 +17,14 @@ use super::{
     decode::choose_format,
     describe::describe,
     internal, invalid,
-    sample::{named, quote, sample_request, work_of},
+    sample::{named, sample_request, work_of},
     settings::settings_of,
 };
 use crate::{
     device::DeviceState,
     error::one_line,
     jobs::inputs::{Input, Uploads},
-    models::{OpenModel, OpenText, OpenVae},
+    models::{OpenModel, OpenVae},
 };
 
 /// The most characters of a prompt.
@@ -39,7 +36,7 @@ pub const IMAGE: &str = "image";
 /// The tokens that T5 may be asked to read.
 const TEXT_TOKENS: std::ops::RangeInclusive<u32> = 3..=512;
 
-/// Channels of a picture to begin with.
+/// Channels of what a prompt makes.
 const CHANNELS: usize = 3;
 
 /// Fields that are for other jobs.
@@ -94,8 +91,13 @@ pub fn from_latent(fields: SampleFields) -> SampleFields {
     SampleFields { width: None, height: None, frames: None, ..fields }
 }
 
-/// Width and height that a picture to begin with has, as the vae takes it, by its header.
-fn image_size(image: &Path, model: &OpenModel, vae: &Model, fields: &SampleFields) -> Result<[u32; 2], Refusal> {
+/// The size of what begins with a picture, by the picture's header.
+fn image_size(
+    image: &Path,
+    model: &OpenModel,
+    (transformer, vae): (&SampleModel, &Model),
+    fields: &SampleFields,
+) -> Result<Size, Refusal> {
     if vae.is_video() {
         return Err(invalid(format!("image: model {} makes clips, and they begin with no picture here", model.name)));
     }
@@ -104,14 +106,15 @@ fn image_size(image: &Path, model: &OpenModel, vae: &Model, fields: &SampleField
     {
         return Err(invalid(format!("sample.{name}: a picture to begin with has its size: leave one of them out")));
     }
-    let mut source = open_image(image)?;
-    source.crop(vae.spatial_scale(), &mut |_| {}).map_err(|error| unsound(image, &error))?;
-    let (height, width) = source.size();
-    Ok([width, height])
+    let scale = vae.encoded_scale().map_err(internal)?;
+    let size = transformer.size_of_picture(image, scale, fields.frames.unwrap_or(1));
+    size.map_err(|error| unsound(image, &error))
 }
 
-fn open_image(image: &Path) -> Result<EncodeSource, Refusal> {
-    EncodeSource::open(image, Some(1)).map_err(|error| unsound(image, &error))
+/// Reads a picture and keeps none of it.
+fn check_image(image: &Path) -> Result<(), Refusal> {
+    let checked = EncodeSource::open(image, Some(1)).and_then(|source| source.check());
+    checked.map_err(|error| unsound(image, &error))
 }
 
 /// The refusal of a picture that can't be read. Its path on the server is left out.
@@ -190,9 +193,9 @@ pub fn inspect<'a>(
         let (least, most) = (TEXT_TOKENS.start(), TEXT_TOKENS.end());
         return Err(invalid(format!("text_tokens: expected {least} to {most}")));
     }
-    let size_of_image = image.map(|image| image_size(image, model, vae, &given)).transpose()?;
+    let size_of_image = image.map(|image| image_size(image, model, (transformer, vae), &given)).transpose()?;
     let mut fields = fields_of(request, None, transformer).map_err(Refusal::Invalid)?;
-    if let Some([width, height]) = size_of_image {
+    if let Some(Size { width, height, .. }) = size_of_image {
         (fields.width, fields.height) = (Some(width), Some(height));
     }
     let (width, height) = (fields.width.unwrap_or_default(), fields.height.unwrap_or_default());
@@ -212,32 +215,14 @@ pub fn inspect<'a>(
         invalid(describe(error, model, |input| mask.filter(|_| input == Input::Mask).map(Path::to_owned)))
     };
     let asked = sample_request(transformer, &fields, named).map_err(Refusal::Invalid)?;
-    transformer.check_size(size).map_err(|error| match (&error, size_of_image) {
-        (tilewright_pipeline::Error::Setting { reason, .. }, Some(_)) => invalid(format!("{IMAGE}: {reason}")),
-        _ => refused(&error),
-    })?;
+    transformer.check_size(size).map_err(|error| refused(&error))?;
     let tokens = transformer.text_tokens_of(request.text_tokens, asked.convention).map_err(|error| refused(&error))?;
-    let foreseen = Foreseen {
-        tokens,
-        has_negative: fields.cfg.is_some(),
-        has_latent: image.is_some(),
-        has_mask: asked.mask.is_some(),
-    };
+    let foreseen = Foreseen { tokens, has_negative: fields.cfg.is_some(), start: image.map(|_| Start::Latent) };
     // Conditionings, latents and noise are made when the job's turn comes.
     let outline = SampleRequest { latent: None, size: Some(size), ..asked.clone() };
-    let outline = transformer.outline_foreseen(&outline, foreseen).map_err(|error| refused(&error))?;
-    let shape = &outline.shape.latents;
-    let quote = quote(device, transformer, &outline)?;
-    let sampled = quote.least_bytes().unwrap_or_default();
-    let decoded = Decode::least_bytes(&device.machine, vae, shape, true).map_err(internal)?;
-    let encoded = match size_of_image {
-        Some([width, height]) => {
-            let picture =
-                EncodeInput::foreseen(vae, [1, 1, height.into(), width.into()], CHANNELS).map_err(internal)?;
-            Encode::least_bytes(&device.machine, vae, &picture, true).map_err(internal)?
-        }
-        None => 0,
-    };
+    let outline = PromptOutline::new(transformer, vae, &outline, foreseen).map_err(|error| refused(&error))?;
+    let least = outline.least(&device.machine).map_err(internal)?;
+    let sample = outline.sample;
     let facts = vae.facts();
     let around = Around {
         quantized_text: text.quantized,
@@ -245,13 +230,11 @@ pub fn inspect<'a>(
         quantized_vae: facts.quantized,
         encodes: image.is_some(),
     };
-    let work = Work { around: Some(around), ..work_of(transformer, &outline, JobStage::Generate) };
-    let mut settings = settings_of(model, transformer, request, (&asked, shape)).map_err(|error| refused(&error))?;
+    let work = Work { around: Some(around), ..work_of(transformer, &sample, JobStage::Generate) };
+    let settings = settings_of(model, transformer, request, (&asked, &sample.shape.latents));
+    let mut settings = settings.map_err(|error| refused(&error))?;
     settings.text_tokens = Some(tokens);
     (settings.image, settings.mask) = (image.is_some(), uploads.contains_key(&Input::Mask));
-    // Encoders take little time next to the rest.
-    let stages = [quote.fastest(), Decode::shortest(&device.machine, vae, shape).map_err(internal)?];
-    let expected = stages.into_iter().flatten().reduce(Duration::saturating_add);
     let (samples, frames) = (work.samples as usize, work.frames as usize);
     let made = Shape { samples, frames, width: work.width, height: work.height, channels: CHANNELS };
     let (format, rate) = choose_format(request, vae, &made)?;
@@ -261,31 +244,12 @@ pub fn inspect<'a>(
         work,
         latent: None,
         format,
-        least_bytes: sampled.max(decoded).max(encoded),
+        least_bytes: least.bytes,
         counts_weights: true,
-        expected,
+        expected: least.time,
         check_values: Box::new(move || {
-            image.map_or(Ok(()), |image| open_image(image)?.check().map_err(|error| unsound(image, &error)))?;
-            mask.map_or(Ok(()), |mask| transformer.check_mask(mask, &outline)).map_err(|error| refused(&error))
+            image.map_or(Ok(()), check_image)?;
+            mask.map_or(Ok(()), |mask| transformer.check_mask(mask, &sample)).map_err(|error| refused(&error))
         }),
     })
-}
-
-/// The request of a job's text stage.
-pub fn text_request<'a>(
-    (text, tokens): (&OpenText, Option<u32>),
-    prompts: &'a [String],
-    convention: Convention,
-    memory_limit: u64,
-    objective: Objective,
-) -> TextRequest<'a> {
-    TextRequest {
-        prompts,
-        convention,
-        tokens: tokens.or(text.tokens),
-        embeddings: None,
-        host: None,
-        memory_limit,
-        objective,
-    }
 }

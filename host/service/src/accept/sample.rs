@@ -99,7 +99,7 @@ pub fn inspect<'a>(
 }
 
 /// The least memory and time of a sample.
-pub fn quote<'a>(
+fn quote<'a>(
     device: &'a DeviceState,
     transformer: &'a SampleModel,
     outline: &SampleOutline,

@@ -74,8 +74,7 @@ impl Executed for Vae {
     ) -> Result<JobOutcome<Vae>, JobOutcome<Vae>> {
         let compares = execution.assignment.compare.is_some() && fits_buffer(execution.stored);
         let job = execution.decode_job(input).map_err(JobEnd::Failed)?;
-        let before = history.before(job.stage(), job.request());
-        let job = job.with_history(&before);
+        let job = job.with_trials(history);
         observer.request = Some(job.request().clone());
         let mut delivery = execution.begin(input, compares)?;
         let done = delivery.done().to_vec();

@@ -7,12 +7,10 @@ use std::{
     sync::Arc,
 };
 
-use tilewright_engine::{Begun, DenoiseJob, Finished, SampleState, Sampled, Sampling};
-use tilewright_media::{Preview, Rate, Texts};
-use tilewright_pipeline::{
-    Description, KeptSample, LatentKind, LatentOutput, SampleModel, SampleRequest, Trials, Workflow,
-};
-use tilewright_plan::{Denoise, DenoisePlan, Record, Stage};
+use tilewright_engine::{Begun, DenoiseJob, Finished, Sampled, Sampling};
+use tilewright_media::{Preview, Texts};
+use tilewright_pipeline::{Description, KeptSample, LatentKind, LatentOutput, SampleModel, SampleRequest, Trials};
+use tilewright_plan::{Denoise, Record};
 use tilewright_rollout::{Decider, Revision, UntrackedPlanner};
 use tilewright_service_api::{JobResult, JobStage};
 use tilewright_torch::psnr;
@@ -78,13 +76,11 @@ impl Executed for Denoise {
     ) -> Result<JobOutcome<Self>, JobOutcome<Self>> {
         let transformer = execution.turn.transformer().map_err(JobEnd::Failed)?;
         let job = execution.sample_job(input).map_err(JobEnd::Failed)?;
-        let before = history.before(Stage::Denoise, job.request());
-        let job = job.with_history(&before);
+        let job = history.remind(job);
         observer.request = Some(job.request().clone());
         let (output, kept, begun) = execution.begin_sample(transformer, &input.sampling)?;
         observer.kept = kept;
         observer.previewing = execution.preview();
-        let begun = begun.map(|(state, plan)| Begun { state, plan });
         let sampled = tracing::info_span!("sample").in_scope(|| job.run(decider, begun, observer));
         let sampled = sampled.map_err(|unfinished| execution.describe_unfinished::<Self>(unfinished))?;
         let end =
@@ -109,7 +105,7 @@ impl Executed for Denoise {
 }
 
 /// The place of a sample's result, that of its steps, and the step that was kept there.
-type BegunSample = (LatentOutput, Option<KeptSample>, Option<(SampleState, DenoisePlan)>);
+type BegunSample = (LatentOutput, Option<KeptSample>, Option<Begun>);
 
 impl<'a> Execution<'a> {
     /// The sample that the job asks for.
@@ -142,8 +138,8 @@ impl<'a> Execution<'a> {
             let _ = fs::remove_dir_all(KeptSample::folder_of(&path));
             KeptSample::open(&path, &fingerprint)
         });
-        let (kept, found) = opened.map_err(unwritten)?;
-        Ok((output, Some(kept), found))
+        let (kept, begun) = opened.map_err(unwritten)?;
+        Ok((output, Some(kept), begun))
     }
 
     /// The preview of a sample that asks for one.
@@ -185,34 +181,23 @@ impl<'a> Execution<'a> {
         let fields = accept::fields_of(stored, self.stored.job.request.as_deref(), transformer).unwrap_or_default();
         let vae = model.vae.as_ref().map(|vae| &vae.model).filter(|vae| vae.is_video());
         let rate = vae.and_then(|vae| accept::rate(stored.fps.as_deref(), &vae.facts().family).ok());
-        let [frames, height, width] = transformer.extents(&sampling.latents.size());
-        let text_tokens = match stored.text_tokens {
-            Some(tokens) => Some(tokens),
-            None => transformer.text_tokens()?,
-        };
         let description = Description {
-            workflow: Workflow {
-                parts: model.parts(),
-                loras: &model.loras.iter().map(|lora| lora.request.clone()).collect::<Vec<_>>(),
-                prompts: &accept::prompts_of(stored, &fields),
-                model: transformer,
-                request,
-                sampling,
-                size: [width, height, frames],
-                rate: rate.map(Rate::per_second),
-                text_tokens: transformer.text_tokens_of(text_tokens, request.convention)?,
-                // Uploads have no names of their own.
-                image: request.latent.as_ref().map(|_| Path::new("image.png")),
-                mask: request.mask.as_ref().map(|_| Path::new("mask.png")),
-            },
-            rate,
+            parts: model.parts(),
             identity: model.identity()?,
-            loras: model.loras.iter().map(|lora| lora.identity.clone()).collect(),
-            text_tokens,
-            has_embeddings: false,
+            loras: model.loras.iter().map(|lora| (&lora.request, lora.identity.clone())).collect(),
             boundary: model.boundary(),
+            prompts: &accept::prompts_of(stored, &fields),
+            text_tokens: stored.text_tokens,
+            has_embeddings: false,
             text_settings: Vec::new(),
+            // Uploads have no names of their own.
+            image: request.latent.as_ref().map(|_| Path::new("image.png")),
+            mask: request.mask.as_ref().map(|_| Path::new("mask.png")),
+            model: transformer,
+            request,
+            sampling,
             plan: &sampled.record.plan,
+            rate,
         };
         description.texts()
     }

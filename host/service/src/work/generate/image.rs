@@ -4,7 +4,7 @@
 use std::{convert::Infallible, sync::Arc};
 
 use tilewright_engine::Finished;
-use tilewright_pipeline::{Encode, EncodeInput, EncodeSource, LatentKind, LatentOutput, Trials};
+use tilewright_pipeline::{Encode, EncodeInput, StartStage, Trials};
 use tilewright_plan::{Record, Vae};
 use tilewright_rollout::{Decider, Revision};
 
@@ -49,20 +49,19 @@ impl Executed for ImageEncode {
         let refused = |error: tilewright_pipeline::Error| {
             JobEnd::Failed(one_line(&error).replace(&image.display().to_string(), IMAGE))
         };
-        let mut source = EncodeSource::open(&image, Some(1)).map_err(refused)?;
+        let picture = StartStage::of_picture(&image);
+        let mut source = picture.source().map_err(refused)?;
         let input = EncodeInput::of(&vae.model, &mut source, IMAGE, &mut |_| {}).map_err(refused)?;
         let (limit, objective) = (execution.memory_limit(), execution.objective());
         let job = Encode::new(&device.machine, &vae.model, &input, limit, objective).map_err(refused)?;
-        let before = history.before(job.stage(), job.request());
-        let job = job.with_history(&before);
+        let job = job.with_trials(history);
         observer.request = Some(job.request().clone());
         let encoded = tracing::info_span!("encode").in_scope(|| job.run(decider, observer, &mut source));
         let encoded = encoded.map_err(|unfinished| execution.describe_unfinished::<Self>(unfinished));
         let Finished { output, record, .. } = encoded?;
-        let place = LatentOutput::new(&server.jobs.files.start(id), Some(LatentKind::Safetensors), false, false);
-        let written = place.and_then(|place| place.write_with(&output.latents, &[], &Vec::new(), &record));
-        let end = written.map_err(|error| execution.classify_write_error(&error)).and_then(|path| {
-            let synced = server.jobs.files.sync_results(id, &[path]);
+        let written = picture.write(&output.latents, &record, &server.jobs.files.start(id));
+        let end = written.map_err(|error| execution.classify_write_error(&error)).and_then(|file| {
+            let synced = server.jobs.files.sync_results(id, &[file.path]);
             synced.map(|()| Vec::new()).map_err(|error| execution.classify_write_error(&error))
         });
         Ok(JobOutcome { record: Some(Box::new(record)), output: None, end })

@@ -3,8 +3,8 @@
 use std::{fs, io, path::Path};
 
 use tilewright_pipeline::{
-    Conditioning, ConditioningOutput, EncoderRun, Error, FoundConditionings, KeptConditionings, PlacedConditioning,
-    TextPlanning, Trials, UnfinishedRun,
+    Conditioning, ConditioningOutput, EncoderRun, Error, KeptConditionings, PlacedConditioning, TextPlanning,
+    TextRequest, TextStage, Trials, UnfinishedRun,
 };
 use tilewright_plan::{Text, VariantOf};
 use tilewright_rollout::{Assignment, Decider};
@@ -56,29 +56,29 @@ impl Execution<'_> {
         let prompts = accept::prompts_of(&stored.request, &fields);
         let convention = fields.convention.as_deref().map(str::parse).transpose();
         let convention = convention.map_err(JobEnd::Failed)?.unwrap_or_default();
-        let (limit, objective) = (self.memory_limit().bytes, self.objective());
-        let wish =
-            |prompts| accept::text_request((text, stored.request.text_tokens), prompts, convention, limit, objective);
         let failed = |error: Error| match error {
             Error::Engine(error) => self.end_of(error),
             error => JobEnd::Failed(one_line(&error)),
         };
         let kept = KeptConditionings::open().ok().flatten();
+        let request = TextRequest {
+            prompts: &prompts,
+            convention,
+            tokens: stored.request.text_tokens.or(text.tokens),
+            embeddings: None,
+            host: None,
+            memory_limit: self.memory_limit().bytes,
+            objective: self.objective(),
+        };
         let identity = &assignment.revision.identity;
-        let found = FoundConditionings::find(kept.as_ref(), &text.paths, &wish(&prompts), identity).map_err(failed)?;
-        let missing = found.missing(&prompts);
-        let mut made = Vec::new();
-        if !missing.is_empty() {
+        let mut stage = TextStage::find(kept.as_ref(), &text.paths, request, identity).map_err(failed)?;
+        if !stage.is_kept() {
             let mut decider = Decider::<Text>::new(server.rollout.clone(), assignment.clone());
             let mut observer = JobObserver::new(*self, &decider);
             let mut planning = TextPlanning { planner: &mut decider, trials: history };
             let encoders = text.open().map_err(failed)?;
-            let encoded = encoders.encode_each(&device.machine, &wish(&missing), &mut planning, &mut observer);
-            let runs = match encoded {
-                Ok((conditionings, runs)) => {
-                    made = conditionings;
-                    runs
-                }
+            let runs = match stage.encode(&encoders, (&device.machine, None), &mut planning, &mut observer) {
+                Ok(runs) => runs,
                 Err(Error::Encoder(unfinished)) => {
                     let UnfinishedRun { error, record, exchange } = *unfinished;
                     let end = self.end_of(error);
@@ -98,22 +98,18 @@ impl Execution<'_> {
                 self.learn(record, exchange, false, None);
             }
         }
-        // The first one comes last: it says that all are there.
-        let placed = found.complete(made);
+        let placed =
+            stage.complete(&mut |error| tracing::warn!(error = one_line(&error), "a conditioning is not kept"));
         if placed.len() != prompts.len() {
             return Err(JobEnd::Failed("no conditioning".into()));
         }
+        // The first one comes last: it says that all are there.
         for (input, placed) in CONDITIONINGS.into_iter().zip(placed).rev() {
             let place = server.jobs.files.input(&stored.job.id, input);
             let written = place.with_extension("safetensors");
             match placed {
                 PlacedConditioning::Kept(path) => fs::copy(&path, &written).map(drop),
-                PlacedConditioning::Made(conditioning, error) => {
-                    if let Some(error) = error {
-                        tracing::warn!(error = one_line(&error), "a conditioning is not kept");
-                    }
-                    write(&conditioning, &written).map_err(failed)?
-                }
+                PlacedConditioning::Made(conditioning) => write(&conditioning, &written).map_err(failed)?,
             }
             .and_then(|()| fs::File::open(&written)?.sync_all())
             .and_then(|()| fs::rename(&written, &place))
