@@ -100,7 +100,7 @@ impl DenoisePrices {
             return 0.0;
         }
         let share = stored as f64 / self.model.stored_bytes.max(1) as f64;
-        let bytes = match (plan.products, format.convolution) {
+        let bytes = match (plan.products, format.product_dtype) {
             (Products::Int8, _) => 1.0,
             (_, Dtype::F32) => 4.0,
             _ => 2.0,
@@ -143,9 +143,9 @@ impl DenoisePrices {
             Attention::Fused => None,
             Attention::Pieces { queries } => Some(queries.into()),
         };
-        let feed_forward = plan.feed_forward.into();
+        let feed_forward_parts = plan.feed_forward.into();
         let format =
-            ComputeFormat { queries, feed_forward, ..ComputeFormat::new(plan.precision, Layout::ChannelsFirst)? };
+            ComputeFormat { queries, feed_forward_parts, ..ComputeFormat::new(plan.precision, Layout::ChannelsFirst)? };
         let refused = |reason: &str| Err(Error::NotOffered(reason.into()));
         match plan.products {
             Products::Precision => {}
@@ -165,7 +165,7 @@ impl DenoisePrices {
                 }
             }
         }
-        Ok(ComputeFormat { products: plan.products, ..format })
+        Ok(ComputeFormat { product_form: plan.products, ..format })
     }
 
     /// Refuses products in 8-bit integers where the processor or the weights have none.
@@ -211,7 +211,7 @@ impl DenoisePrices {
     /// False if matrices are expanded already and it matters: a processor with products of its own
     /// holds no more for the others.
     fn expands_rows(&self, plan: &DenoisePlan, format: ComputeFormat) -> bool {
-        plan.weights != WeightForm::Expanded || self.kernels().has_products(format.convolution)
+        plan.weights != WeightForm::Expanded || self.kernels().has_products(format.product_dtype)
     }
 
     /// The result of a step on a meter, from the last time if it is the same work.

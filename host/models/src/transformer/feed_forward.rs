@@ -25,16 +25,16 @@ pub(crate) fn feed_forward<O: TokenOps>(
     let format = ops.format();
     let shape = ops.shape(&normed);
     let run = |tokens: O::Tensor| -> Result<O::Tensor> {
-        let wide = widen.forward(ops, &tokens, format.convolution)?;
+        let wide = widen.forward(ops, &tokens, format.product_dtype)?;
         drop(tokens);
         ops.gelu_onto(&wide, &wide, Gelu::Tanh)?;
-        Ok(narrow.forward(ops, &wide, format.rest)?)
+        Ok(narrow.forward(ops, &wide, format.layer_dtype)?)
     };
-    if format.feed_forward <= 1 {
+    if format.feed_forward_parts <= 1 {
         return run(normed);
     }
-    let output = ops.unset(&shape, format.rest)?;
-    for (start, length) in parts(shape[1], format.feed_forward) {
+    let output = ops.unset(&shape, format.layer_dtype)?;
+    for (start, length) in parts(shape[1], format.feed_forward_parts) {
         let part = run(ops.narrow(&normed, 1, start, length)?)?;
         ops.copy_onto(&ops.narrow(&output, 1, start, length)?, &part)?;
     }

@@ -164,7 +164,7 @@ impl<O: CausalOps> Attention<O> {
         let shape = ops.extents(frame)?;
         let [_, channels, height, width] = shape;
         let format = ops.format();
-        let mut tokens = ops.to_dtype(self.norm.forward(ops, frame, false)?, format.convolution)?;
+        let mut tokens = ops.to_dtype(self.norm.forward(ops, frame, false)?, format.product_dtype)?;
         tokens = ops.reshape(&tokens, &[1, channels, height * width])?;
         tokens = ops.contiguous(&ops.transpose(&tokens, 1, 2)?)?;
         let all = ops.linear(&tokens, &self.query_key_value, &self.query_key_value_bias)?;
@@ -174,7 +174,7 @@ impl<O: CausalOps> Attention<O> {
         drop(all);
         let mixed = ops.attention(query, &key, &value)?;
         drop((key, value));
-        let added = ops.to_dtype(ops.linear(&mixed, &self.output, &self.output_bias)?, format.rest)?;
+        let added = ops.to_dtype(ops.linear(&mixed, &self.output, &self.output_bias)?, format.layer_dtype)?;
         let added = ops.reshape(&ops.transpose(&added, 1, 2)?, &shape)?;
         Ok(ops.copy_onto(onto, &ops.add(frame, &added)?)?)
     }

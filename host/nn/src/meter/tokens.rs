@@ -98,11 +98,11 @@ impl TokenOps for Meter {
         if !is_sound {
             return Err(shape_error("a linear layer", &[from, &matrix.extents, to]));
         }
-        let dtype = self.format.convolution;
+        let dtype = self.format.product_dtype;
         let left = self.contiguous(&self.to_dtype(tokens.clone(), dtype)?)?;
         let count = left.axes.count() / columns.max(1) as u64;
         let has_integers =
-            self.costs.kernels.has_int8() && self.format.products == Products::Int8 && matrix.integers[0];
+            self.costs.kernels.has_int8() && self.format.product_form == Products::Int8 && matrix.integers[0];
         if has_integers && !matrix.integers[1] {
             self.multiplies_integers(columns, rows, count as i64);
         } else {

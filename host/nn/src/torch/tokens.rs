@@ -91,7 +91,7 @@ impl Torch {
             let bias = bias.map(|bias| bias.f_narrow(0, first, rows)).transpose()?;
             match piece {
                 Piece::Packed(packed)
-                    if self.format.products == Products::Int8 && packed::has_int8_products(packed) =>
+                    if self.format.product_form == Products::Int8 && packed::has_int8_products(packed) =>
                 {
                     packed::multiply_int8(left, packed, bias.as_ref(), &part)?;
                 }
@@ -101,8 +101,9 @@ impl Torch {
                     self.multiply_on_device(&part, left, &streamed.on_device()?, bias.as_ref())?;
                 }
                 Piece::Expanded(weight) => {
-                    let bias =
-                        bias.map(|bias| Ok::<_, Error>(bias.f_to_kind(kind(self.format.convolution)?)?)).transpose()?;
+                    let bias = bias
+                        .map(|bias| Ok::<_, Error>(bias.f_to_kind(kind(self.format.product_dtype)?)?))
+                        .transpose()?;
                     linear_onto(&part, left, weight, bias.as_ref())?;
                 }
             }
@@ -129,7 +130,7 @@ impl Torch {
         packed: &DevicePacked,
         bias: Option<&Tensor>,
     ) -> Result<()> {
-        if self.format.products == Products::Fp8 && multiply_fp8(output, left, packed, bias)? {
+        if self.format.product_form == Products::Fp8 && multiply_fp8(output, left, packed, bias)? {
             return Ok(());
         }
         multiply_rows_of(output, left, packed.shape(), bias, &|rows, kind| packed.expand(rows, kind))
@@ -230,7 +231,7 @@ impl TokenOps for Torch {
 
     fn multiply_onto(&self, output: &Tensor, tokens: &Tensor, matrix: &Matrix, bias: Option<&Tensor>) -> Result<()> {
         cancel::check()?;
-        let left = tokens.f_to_kind(kind(self.format.convolution)?)?.f_contiguous()?;
+        let left = tokens.f_to_kind(kind(self.format.product_dtype)?)?.f_contiguous()?;
         let rows = matrix.rows();
         // Samples lie apart in a wider tensor, the tokens of each don't.
         if output.is_contiguous() {

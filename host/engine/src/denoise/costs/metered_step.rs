@@ -115,7 +115,7 @@ impl<'a> MeteredStep<'a> {
             match kept_tokens.get(&group.context) {
                 Some(tokens) if !is_last => {
                     for tokens in tokens.iter().flat_map(|tokens| [tokens, tokens]) {
-                        self.held.push(self.meter.unset(tokens, self.meter.format().rest)?);
+                        self.held.push(self.meter.unset(tokens, self.meter.format().layer_dtype)?);
                     }
                 }
                 _ => {
@@ -148,7 +148,7 @@ impl<'a> MeteredStep<'a> {
         let mut before_block = |block: usize, tokens: &MeterTensor| {
             if keeps_changes && block == 0 {
                 let like = meter.shape(tokens);
-                let copy = || meter.unset(&like, meter.format().rest);
+                let copy = || meter.unset(&like, meter.format().layer_dtype);
                 // The change by the first block and that by the rest stay; the tokens before and
                 // after the first block go.
                 held.extend([copy()?, copy()?]);

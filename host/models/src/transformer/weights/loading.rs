@@ -157,7 +157,7 @@ impl TokenSource<Torch> for OnDevice<'_> {
         let pieces = self.matrices(name, rows as usize)?.into_iter().map(|packed| match (self.residency, block) {
             _ if packed.shape()[1] as i64 > columns => {
                 let rows = 0..packed.shape()[0];
-                let expanded = packed::expand(&packed, rows, kind(self.format.convolution)?).map_err(Error::from)?;
+                let expanded = packed::expand(&packed, rows, kind(self.format.product_dtype)?).map_err(Error::from)?;
                 let own = expanded.f_narrow(1, 0, columns)?.f_contiguous()?;
                 Ok(Piece::Expanded(own.f_to_device(self.device)?))
             }
@@ -172,11 +172,11 @@ impl TokenSource<Torch> for OnDevice<'_> {
             }
             (Residency::Expanded, _) => {
                 let rows = 0..packed.shape()[0];
-                let expanded = packed::expand(&packed, rows, kind(self.format.convolution)?).map_err(Error::from)?;
+                let expanded = packed::expand(&packed, rows, kind(self.format.product_dtype)?).map_err(Error::from)?;
                 Ok(Piece::Expanded(expanded.f_to_device(self.device)?))
             }
         });
-        let beside = self.weights.changes.beside(name, kind(self.format.convolution)?, self.device)?;
+        let beside = self.weights.changes.beside(name, kind(self.format.product_dtype)?, self.device)?;
         Ok(Matrix::new(pieces.collect::<tilewright_nn::Result<_>>()?, columns).with(beside))
     }
 }
