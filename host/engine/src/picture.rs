@@ -15,7 +15,7 @@ use crate::{
     Estimator, Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, Vae,
     autoencoding::request,
     run::run,
-    task::{AttemptContext, Attempted, Task, load},
+    task::{Allowance, AttemptContext, Attempted, Task, load},
     tiles::{Direction, Pass, Step},
     weights::Lease,
 };
@@ -117,8 +117,9 @@ impl<D: Direction> Task<VaeWork> for Picture<'_, D> {
         let format = PlanFormat::of(plan, &kernels(device)).compute()?;
         let network = load(context, |step| direction.lease(format, device, step))?;
         let weights = self.job.counted_weights(network.bytes());
+        let allowance = Allowance { weights, ..Allowance::whole(self.job.request.memory_limit) };
         let pass = || Pass { direction, network: &*network, input: &self.input, plan, device, context }.carry_out();
-        let (output, outcome) = direction.vae().measure(device, self.job.request.memory_limit, weights, 0, pass)?;
+        let (output, outcome) = direction.vae().measure(device, allowance, pass)?;
         Ok((output.f_to_device(Device::Cpu)?.f_contiguous()?, outcome))
     }
 

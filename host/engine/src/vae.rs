@@ -12,7 +12,7 @@ use tilewright_torch::{device::synchronize, kernels, memory};
 
 use crate::{
     Autoencoder, Overrides, Result, pause,
-    task::{Attempted, measure},
+    task::{Allowance, Attempted, measure},
     weights::{Budget, Lease, Part, WeightKey, WeightStore},
 };
 
@@ -119,14 +119,11 @@ impl<A: Autoencoder> Vae<A> {
     pub(crate) fn measure<T>(
         &self,
         device: Device,
-        memory_limit: u64,
-        weights: u64,
-        held: u64,
+        allowance: Allowance,
         attempt: impl FnOnce() -> Attempted<T>,
     ) -> Attempted<(T, Outcome)> {
-        let bytes = memory_limit.saturating_sub(weights).saturating_sub(held);
-        let _reserved = self.weights.reserve(device, bytes, None)?;
-        measure(device, memory_limit, weights, held, attempt)
+        let _reserved = self.weights.reserve(device, allowance.rest(), None)?;
+        measure(device, allowance, attempt)
     }
 
     /// Checks that the file is as it was when it was opened.

@@ -14,7 +14,7 @@ use super::{ClipJob, Sink, price::Rounds};
 use crate::{
     Error, Grid, Result,
     offload::Turns,
-    task::{AttemptContext, AttemptError, Attempted, Task, check_peak, likely, load, settle, trim_between},
+    task::{Allowance, AttemptContext, AttemptError, Attempted, Task, check_peak, likely, load, settle, trim_between},
     weights::Lease,
 };
 
@@ -371,14 +371,16 @@ impl Task<Vae> for ClipDecoding<'_> {
         let format = PlanFormat::of(plan, &kernels(device)).compute()?;
         load(context, |step| self.load(format, step))?;
         // State that an earlier attempt left in the clip counts as this one's.
-        let held = self.live.as_ref().map_or(0, |live| live.bytes(device));
-        self.base = memory::of(device)?.in_use.saturating_sub(held);
+        let state = self.live.as_ref().map_or(0, |live| live.bytes(device));
+        self.base = memory::of(device)?.in_use.saturating_sub(state);
         let aside = self.aside;
         let start = Instant::now();
-        let limit = self.job.request.memory_limit;
-        let outcome = self.job.input.vae.measure(device, limit, self.weights(), held, || {
-            settle(device, plan.release, self.samples(plan, format, context))
-        });
+        let allowance = Allowance { limit: self.job.request.memory_limit, weights: self.weights(), state };
+        let outcome = self
+            .job
+            .input
+            .vae
+            .measure(device, allowance, || settle(device, plan.release, self.samples(plan, format, context)));
         self.elapsed += start.elapsed().saturating_sub(self.aside - aside);
         self.not_finite = matches!(outcome, Err(AttemptError::Failed(Failure::NonFinite { .. })));
         if outcome.is_ok() {

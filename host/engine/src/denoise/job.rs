@@ -24,7 +24,7 @@ use super::{
 use crate::{
     Error, Finished, Job, Machine, Observer, Result, Unfinished,
     run::{is_hopeless, run},
-    task::{AttemptContext, AttemptError, Attempted, Task, measure, settle},
+    task::{Allowance, AttemptContext, AttemptError, Attempted, Task, measure, settle},
     text::USUAL_TOKENS,
     work::{Attempts, Runnable},
 };
@@ -311,7 +311,7 @@ impl Task<Denoise> for SampleTask<'_> {
         let (key, _) = prices.weights(first, plan, format)?;
         let reserved = job.input.denoiser.weights.reserve(device, most.saturating_sub(pooled), Some(&key))?;
         // The gauge limits the memory.
-        let measured = measure(device, u64::MAX, 0, 0, || {
+        let measured = measure(device, Allowance::whole(u64::MAX), || {
             settle(device, plan.release, self.walk((plan, format), &course, most, context))
         });
         drop(reserved);

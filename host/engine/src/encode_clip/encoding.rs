@@ -15,7 +15,7 @@ use super::{ClipEncodeJob, ClipSource, EncodedClip, Frames, division::Division, 
 use crate::{
     Error, Result,
     offload::Turns,
-    task::{AttemptContext, AttemptError, Attempted, Task, check_peak, likely, load, settle, trim_between},
+    task::{Allowance, AttemptContext, AttemptError, Attempted, Task, check_peak, likely, load, settle, trim_between},
     weights::Lease,
 };
 
@@ -319,14 +319,13 @@ impl Task<Vae> for ClipEncoding<'_> {
         let format = PlanFormat::of(plan, &kernels(device)).compute()?;
         load(context, |step| self.load(format, step))?;
         // State that an earlier attempt left in the clip counts as this one's.
-        let held = self.bytes();
-        self.base = memory::of(device)?.in_use.saturating_sub(held);
+        let state = self.bytes();
+        self.base = memory::of(device)?.in_use.saturating_sub(state);
         let aside = self.aside;
         let start = Instant::now();
-        let limit = self.job.request.memory_limit;
+        let allowance = Allowance { limit: self.job.request.memory_limit, weights: self.weights(), state };
         let vae = &self.job.input.vae;
-        let outcome = vae
-            .measure(device, limit, self.weights(), held, || settle(device, plan.release, self.chunks(plan, context)));
+        let outcome = vae.measure(device, allowance, || settle(device, plan.release, self.chunks(plan, context)));
         self.elapsed += start.elapsed().saturating_sub(self.aside - aside);
         if outcome.is_ok() {
             self.encoder = None;
