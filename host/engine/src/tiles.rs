@@ -8,7 +8,7 @@ use tilewright_plan::{Failure, Plan, Space, Tile};
 use tilewright_torch::non_finite;
 
 use crate::{
-    Grid, Result, Vae,
+    Grid, Result, VaeFile,
     task::{AttemptContext, AttemptError, Attempted, settle, trim_between},
     weights::Lease,
 };
@@ -20,7 +20,7 @@ pub(crate) type Step<'a> = &'a mut dyn FnMut(f64) -> ModelResult<()>;
 pub(crate) trait Direction {
     type Network: Send + 'static;
 
-    fn vae(&self) -> &Vae;
+    fn vae(&self) -> &VaeFile;
 
     fn input(&self) -> &Tensor;
 

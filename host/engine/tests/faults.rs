@@ -9,7 +9,7 @@ use scripted::{
     stored_latent, vae,
 };
 use tch::Tensor;
-use tilewright_engine::{Cancelled, DecodeJob, Error, Observer, Vae};
+use tilewright_engine::{Cancelled, DecodeJob, Error, Observer, VaeFile};
 use tilewright_models::Checkpoint;
 use tilewright_plan::{Dtype, Failure, FallbackReason, Layout, Objective, Plan, Precision, Space};
 use tilewright_torch::memory;
@@ -27,7 +27,7 @@ struct Tight {
 }
 
 impl Tight {
-    fn of(vae: &Vae, latents: &Tensor) -> Self {
+    fn of(vae: &VaeFile, latents: &Tensor) -> Self {
         let generous = DecodeJob::new(machine(), vae, latents, 1_u64 << 32, Objective::Balanced).unwrap();
         let (whole, tiled) = (single(Space::Whole), single(square(96, 16)));
         let peak = |plan: &Plan| generous.estimate(plan).unwrap().peak_bytes;
@@ -178,7 +178,7 @@ fn a_limit_that_nothing_fits_in_says_the_least_that_does() {
 }
 
 /// A copy of flux-bfl's file with values of one tensor replaced; they are stored in bf16.
-fn damaged(folder: &Path, tensor: &str, value: f32) -> Vae {
+fn damaged(folder: &Path, tensor: &str, value: f32) -> VaeFile {
     let original = fixtures().join("flux-bfl/ae.safetensors");
     let path = folder.join("ae.safetensors");
     let mut bytes = std::fs::read(&original).unwrap();

@@ -27,7 +27,7 @@ pub(super) struct ClipDecoding<'a> {
     /// Frames of all samples that an earlier process has delivered.
     resumed: u32,
     /// The sample at work, as far as it came.
-    live: Option<SampleState>,
+    live: Option<ClipState>,
     decoders: Vec<Lease<Decoder>>,
     /// Time spent decoding, failed attempts included: nothing of them that was delivered is done
     /// again.
@@ -41,7 +41,7 @@ pub(super) struct ClipDecoding<'a> {
 }
 
 /// The state of one sample under one division of the area.
-struct SampleState {
+struct ClipState {
     sample: usize,
     plan: Plan,
     format: ComputeFormat,
@@ -151,7 +151,7 @@ impl<'a> ClipDecoding<'a> {
             }
         }
         self.live = None;
-        self.live = Some(SampleState::new(self.job, sample, self.delivered[sample], plan, format)?);
+        self.live = Some(ClipState::new(self.job, sample, self.delivered[sample], plan, format)?);
         Ok(())
     }
 
@@ -211,7 +211,7 @@ impl<'a> ClipDecoding<'a> {
 
     fn tiles(
         &mut self,
-        live: &mut SampleState,
+        live: &mut ClipState,
         sample: usize,
         latent_frames: i64,
         context: &mut AttemptContext<'_>,
@@ -242,13 +242,13 @@ impl<'a> ClipDecoding<'a> {
     /// The round's latent frames through one tile.
     fn tile(
         &mut self,
-        live: &mut SampleState,
+        live: &mut ClipState,
         sample: usize,
         rounds: &Rounds,
         context: &mut AttemptContext<'_>,
     ) -> Attempted<()> {
         let (device, all) = (self.job.machine.device, self.latent_frames());
-        let SampleState { tiles, turns, round: Some(round), grid, plan, format, .. } = live else { return Ok(()) };
+        let ClipState { tiles, turns, round: Some(round), grid, plan, format, .. } = live else { return Ok(()) };
         let index = round.tile;
         let count = tiles.len();
         turns.take(device, tiles, index, plan.offload, |tile| tile.clip.state_mut())?;
@@ -409,7 +409,7 @@ impl Task<Vae> for ClipDecoding<'_> {
     }
 }
 
-impl SampleState {
+impl ClipState {
     fn new(job: &ClipJob<'_>, sample: usize, done: u32, plan: &Plan, format: ComputeFormat) -> Result<Self> {
         let scale = job.input.vae.config.spatial_scale();
         let (_, _, _, height, width) = job.input.latents.size5()?;
