@@ -193,7 +193,7 @@ impl<C: AnyConfig> NetworkFile<C> {
     }
 
     fn is_of_a_block(&self, needed: &Needed) -> bool {
-        let (parts, _) = self.file.parts(&needed.name);
+        let (parts, _) = self.file.stored_names(&needed.name);
         self.blocks.iter().any(|block| parts.iter().any(|part| block.contains(part)))
     }
 

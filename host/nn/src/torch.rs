@@ -15,7 +15,7 @@ use tilewright_torch::{
 
 pub use self::{
     sums::{Affine, Sums},
-    tokens::{Beside, Matrix, Piece},
+    tokens::{Matrix, MatrixChange, Piece},
 };
 use crate::{ComputeFormat, GroupNorm, Laps, Ops, Result, Rows, Store, Window};
 

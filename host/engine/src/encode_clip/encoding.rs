@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tch::{Device, Tensor};
 use tilewright_models::{
     ComputeFormat, LoadStep, PlanFormat,
-    wan_vae::{Encoder, EncoderState, Part, Place},
+    wan_vae::{Encoder, EncoderState, Place, PlacedState},
 };
 use tilewright_plan::{Failure, Outcome, Plan, Vae};
 use tilewright_torch::{device::synchronize, kernels, memory, non_finite};
@@ -296,7 +296,7 @@ fn in_pieces(
 ) -> Result<(EncoderState, Tensor)> {
     let (.., height, width) = frames.size5()?;
     let area: Place = [(0, height), (0, width)];
-    let whole = Part { state, place: area, share: area };
+    let whole = PlacedState { state, place: area, share: area };
     let places = division.places();
     let (mut after, mut gathered) = (EncoderState::default(), None);
     for (index, (place, own)) in places.iter().zip(division.shares()).enumerate() {
@@ -306,7 +306,7 @@ fn in_pieces(
         let mut within = |share: f64| step((index as f64 + share) / places.len() as f64);
         let latents = encoder.push(&mut state, &piece, &mut within)?;
         division.gather(&mut gathered, index, latents, device)?;
-        after.absorb(&Part { state: &state, place: *place, share: own }, &area)?;
+        after.absorb(&PlacedState { state: &state, place: *place, share: own }, &area)?;
     }
     Ok((after, gathered.unwrap_or_default()))
 }

@@ -175,11 +175,11 @@ impl<O: TokenOps> DoubleBlock<O> {
     ) -> Result<()> {
         let Config { heads, hidden, .. } = *config;
         let shape = ops.shape(joint);
-        let parts = context.text_and_image(shape[1]);
+        let ranges = context.text_and_image(shape[1]);
         let qkv = ops.unset(&[shape[0], shape[1], 3 * hidden], ops.format().product_dtype)?;
         let streams = [&self.text, &self.image];
         let mut modulations = Vec::new();
-        for (stream, range) in streams.into_iter().zip(&parts) {
+        for (stream, range) in streams.into_iter().zip(&ranges) {
             let own = stream.modulations(ops, vector, hidden)?;
             let tokens = tokens_in(ops, joint, range)?;
             let rotation = ops.narrow(&context.rotation, 0, range.start, range.end - range.start)?;
@@ -196,7 +196,7 @@ impl<O: TokenOps> DoubleBlock<O> {
         let attended = ops.unset(&shape, ops.format().product_dtype)?;
         attend(ops, &attended, &qkv, heads, hidden)?;
         drop(qkv);
-        for ((stream, range), own) in streams.into_iter().zip(&parts).zip(&modulations) {
+        for ((stream, range), own) in streams.into_iter().zip(&ranges).zip(&modulations) {
             stream.finish_block(ops, &tokens_in(ops, joint, range)?, own, &tokens_in(ops, &attended, range)?)?;
         }
         Ok(())
@@ -257,7 +257,7 @@ impl<O: TokenOps> SingleBlock<O> {
         // The first layer's output is held for a part of the tokens at a time: queries, keys,
         // values and the second layer's input are copied out of it.
         let (qkv, input) = (unset(3 * hidden)?, unset(hidden + feed_forward)?);
-        for (start, length) in transformer::parts(shape[1], format.feed_forward_parts) {
+        for (start, length) in transformer::token_ranges(shape[1], format.feed_forward_parts) {
             let some = |tokens: &O::Tensor| ops.narrow(tokens, 1, start, length);
             let wide = self.first.forward(ops, &some(&normed)?, format.product_dtype)?;
             ops.copy_onto(&some(&qkv)?, &ops.narrow(&wide, 2, 0, 3 * hidden)?)?;

@@ -53,7 +53,7 @@ enum Output<O: CausalOps> {
     Instead,
     /// The first half of a residual layer: it is hidden beside the input, which goes through its
     /// shortcut, if it has one.
-    Beside(Option<Conv<O>>),
+    Hidden(Option<Conv<O>>),
     /// The second half: the hidden frames go in, and the output is added to the input.
     Added,
 }
@@ -82,7 +82,7 @@ impl<O: CausalOps> Convolve<O> {
             output: Output::Added,
         };
         let shortcut = (into != out).then(|| pointwise(&scope.at("conv_shortcut"), into, out, 1)).transpose()?;
-        Ok([Self { norm: Some(norm), conv, output: Output::Beside(shortcut) }, last])
+        Ok([Self { norm: Some(norm), conv, output: Output::Hidden(shortcut) }, last])
     }
 }
 
@@ -105,9 +105,9 @@ impl<O: CausalOps> Step<O> for Convolve<O> {
             piece.convolved = true;
         }
         match &self.output {
-            Output::Beside(Some(shortcut)) => piece.frames = each(ops, shortcut, &piece.frames)?,
+            Output::Hidden(Some(shortcut)) => piece.frames = each(ops, shortcut, &piece.frames)?,
             Output::Instead => piece.frames = piece.hidden.take().unwrap_or_else(|| ops.share(&piece.frames)),
-            Output::Beside(None) | Output::Added => {}
+            Output::Hidden(None) | Output::Added => {}
         }
         Ok(())
     }
