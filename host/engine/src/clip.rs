@@ -62,7 +62,7 @@ impl<'a> ClipJob<'a> {
         Self::checked(machine, Stage::Decode, request, (scale, true), prices, ClipLatents { vae, latents })
     }
 
-    /// Decides and decodes; asks again after each of two failures and then takes the host's own
+    /// Decides and decodes; asks again after each of two failures and then takes the fallback
     /// plan, at most six attempts in all, and goes on where the one before failed. `done` are the
     /// frames that each sample has already: they are neither computed nor delivered again.
     ///

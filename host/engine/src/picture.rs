@@ -134,7 +134,7 @@ impl<D: Direction> Task<Vae> for Picture<'_, D> {
 
 #[allow(private_bounds, reason = "the two directions are named by the jobs' types")]
 impl<D: Direction> Job<'_, Vae, D> {
-    /// Decides and carries out; asks again after each of two failures and then takes the host's own
+    /// Decides and carries out; asks again after each of two failures and then takes the fallback
     /// plan, at most six attempts in all.
     ///
     /// # Errors

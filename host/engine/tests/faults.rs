@@ -137,7 +137,7 @@ fn a_plan_that_failed_is_not_tried_again() {
     let latents = latent([1, 16, 40, 40]);
     let Tight { whole, tiled, limit } = Tight::of(&vae, &latents);
     let job = DecodeJob::new(machine(), &vae, &latents, limit, Objective::Balanced).unwrap();
-    // The host's own plan stands in for a planner that repeats one.
+    // The fallback plan stands in for a planner that repeats one.
     let mut planner = Scripted::new([whole.clone()]);
     planner.own = [tiled.clone()].into();
     let record = job.run(&mut planner, &mut Quiet).unwrap().record;

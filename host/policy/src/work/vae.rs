@@ -2,7 +2,7 @@
 //! goes on under the next one: in one piece or in bands as before, in the same tiles, and in no
 //! narrower type.
 //!
-//! The host's own plan is whole if that fits, else in exact bands, else in the largest tiles that
+//! The fallback plan is whole if that fits, else in exact bands, else in the largest tiles that
 //! fit; tiles before bands if the user allows them. In a type that loses nothing unless the device
 //! is known to be fast in bf16, or nothing fits in that type. A clip that carries its causal cache
 //! is decoded a latent frame at a time, whole or in bands. Only if not even its cache fits, it runs
