@@ -78,7 +78,7 @@ impl<'a> ClipEncodeJob<'a> {
         Self::checked(machine, Stage::Encode, request, (scale, true), prices, ClipSource { vae, config })
     }
 
-    /// Decides and encodes; asks again after each of two failures and then takes the host's own
+    /// Decides and encodes; asks again after each of two failures and then takes the fallback
     /// plan, at most six attempts in all, and goes on with the frames that the one before failed
     /// at: no frame is asked for twice.
     ///

@@ -489,7 +489,7 @@ mod tests {
         let own = |attempts: &[Attempt]| ask(&request, None, attempts, Vae::last_resort);
         let memory = Failure::OutOfMemory { bytes: 1 };
         let first = ask(&request, None, &[], Vae::host_plan);
-        // A policy's failed plans say nothing about the host's own.
+        // A policy's failed plans say nothing about the fallback plan.
         let whole = Plan { time: Time::Carried { frames: 81 }, ..plain_plan(&device()) };
         let told = own(&[failed(&whole, memory), failed(&whole, memory), failed(&whole, memory)]).unwrap();
         assert_eq!((told.space, told.time, told.precision), (first.space, first.time, first.precision));
