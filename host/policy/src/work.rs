@@ -43,12 +43,12 @@ pub(crate) trait Planned: Work {
     /// True if an outcome of one request shows the price of the other.
     fn is_same_model_and_size(one: &Self::Request, other: &Self::Request) -> bool;
 
-    /// The fallback plan of a request that has no usable answer: the first one, or the next one after its
-    /// attempts failed.
+    /// The fallback plan of a request that has no usable answer: the first one, or the next one
+    /// after its attempts failed.
     fn host_plan(question: &Question<'_, Self>, costs: &dyn CostModel<Self>) -> Self::Plan;
 
-    /// The fallback plan for a request after the attempts of a policy are used up. `None` if no plan
-    /// is left that has not failed.
+    /// The fallback plan for a request after the attempts of a policy are used up. `None` if no
+    /// plan is left that has not failed.
     fn last_resort(question: &Question<'_, Self>, costs: &dyn CostModel<Self>) -> Option<Self::Plan>;
 
     /// The plan that replaces one whose output is not quite what was asked for, since the user does
