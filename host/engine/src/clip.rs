@@ -10,7 +10,8 @@ use tilewright_plan::{Objective, Planner, Stage, Vae};
 
 use self::{decoding::ClipDecoding, price::ClipPrices, relay::with_relay};
 use crate::{
-    Error, Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, VideoVae, autoencoding::request, run::run,
+    Error, Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, VideoVaeFile, autoencoding::request,
+    run::run,
 };
 
 /// Takes frames as they are decoded.
@@ -31,7 +32,7 @@ pub trait Sink {
 /// The input of a decode.
 #[derive(Debug)]
 pub struct ClipLatents<'a> {
-    vae: &'a VideoVae,
+    vae: &'a VideoVaeFile,
     latents: &'a Tensor,
 }
 
@@ -46,7 +47,7 @@ impl<'a> ClipJob<'a> {
     /// [`crate::Error::DoesNotFit`] if not even the leanest plan fits.
     pub fn new(
         machine: &'a Machine,
-        vae: &'a VideoVae,
+        vae: &'a VideoVaeFile,
         latents: &'a Tensor,
         memory_limit: impl Into<MemoryLimit>,
         objective: Objective,
@@ -61,7 +62,7 @@ impl<'a> ClipJob<'a> {
         Self::checked(machine, Stage::Decode, request, (scale, true), prices, ClipLatents { vae, latents })
     }
 
-    /// Decides and decodes; asks again after each of two failures and then takes the host's own
+    /// Decides and decodes; asks again after each of two failures and then takes the fallback
     /// plan, at most six attempts in all, and goes on where the one before failed. `done` are the
     /// frames that each sample has already: they are neither computed nor delivered again.
     ///

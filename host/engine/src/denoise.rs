@@ -248,9 +248,9 @@ impl Sampling {
     }
 }
 
-/// Frames, height and width of latents as a network with such patches has them: sides are filled up
-/// to whole patches.
-pub(crate) fn filled(size: &[i64], patch: i64) -> [i64; 3] {
+/// Frames, height and width of latents as a network with such patches has them: sides are padded to
+/// whole patches.
+pub(crate) fn padded_extents(size: &[i64], patch: i64) -> [i64; 3] {
     let [frames, height, width] = extents(size);
     let whole = |side: i64| (side + patch - 1) / patch * patch;
     [frames, whole(height), whole(width)]

@@ -11,7 +11,7 @@ use tilewright_plan::{Objective, Planner, Stage, Vae};
 
 use self::encoding::ClipEncoding;
 use crate::{
-    Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, VideoVae, autoencoding::request,
+    Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, VideoVaeFile, autoencoding::request,
     clip::price::ClipPrices, run::run,
 };
 
@@ -42,7 +42,7 @@ pub struct EncodedClip {
 /// The network of an encode; its frames come while it runs.
 #[derive(Debug)]
 pub struct ClipSource<'a> {
-    vae: &'a VideoVae,
+    vae: &'a VideoVaeFile,
     config: EncoderConfig,
 }
 
@@ -58,7 +58,7 @@ impl<'a> ClipEncodeJob<'a> {
     /// [`crate::Error::DoesNotFit`] if not even the leanest plan fits.
     pub fn new(
         machine: &'a Machine,
-        vae: &'a VideoVae,
+        vae: &'a VideoVaeFile,
         source: ClipExtents,
         memory_limit: impl Into<MemoryLimit>,
         objective: Objective,
@@ -78,7 +78,7 @@ impl<'a> ClipEncodeJob<'a> {
         Self::checked(machine, Stage::Encode, request, (scale, true), prices, ClipSource { vae, config })
     }
 
-    /// Decides and encodes; asks again after each of two failures and then takes the host's own
+    /// Decides and encodes; asks again after each of two failures and then takes the fallback
     /// plan, at most six attempts in all, and goes on with the frames that the one before failed
     /// at: no frame is asked for twice.
     ///

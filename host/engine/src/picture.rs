@@ -8,38 +8,38 @@ use tilewright_models::{
     ComputeFormat, LoadStep, PlanFormat, Result as ModelResult,
     kl::{Decoder, Encoder, EncoderConfig},
 };
-use tilewright_plan::{Failure, Hint, Objective, Outcome, Plan, Planner, Request, Stage, Vae as VaeWork};
+use tilewright_plan::{Failure, Hint, Objective, Outcome, Plan, Planner, Request, Stage, Vae};
 use tilewright_torch::kernels;
 
 use crate::{
-    Estimator, Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, Vae,
+    Estimator, Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, VaeFile,
     autoencoding::request,
     run::run,
-    task::{AttemptContext, Attempted, Task, load},
+    task::{Allowance, AttemptContext, Attempted, Task, load},
     tiles::{Direction, Pass, Step},
     weights::Lease,
 };
 
 /// A request for one decode of pictures on one device. The output is [N, 3, H, W] in about −1…1,
 /// unclamped, f32, in host memory.
-pub type DecodeJob<'a> = Job<'a, VaeWork, Latents<'a>>;
+pub type DecodeJob<'a> = Job<'a, Vae, Latents<'a>>;
 
 /// A request for one encode of pictures on one device. Its extents are those of the pictures; tiles
 /// and overlaps are multiples of the scale. The output is [N, C, h, w], the means in the
 /// autoencoder's own space, f32, in host memory.
-pub type EncodeJob<'a> = Job<'a, VaeWork, Pictures<'a>>;
+pub type EncodeJob<'a> = Job<'a, Vae, Pictures<'a>>;
 
 /// The input of a decode.
 #[derive(Debug)]
 pub struct Latents<'a> {
-    vae: &'a Vae,
+    vae: &'a VaeFile,
     latents: &'a Tensor,
 }
 
 /// The input of an encode.
 #[derive(Debug)]
 pub struct Pictures<'a> {
-    vae: &'a Vae,
+    vae: &'a VaeFile,
     config: EncoderConfig,
     pictures: &'a Tensor,
 }
@@ -47,7 +47,7 @@ pub struct Pictures<'a> {
 impl Direction for Latents<'_> {
     type Network = Decoder;
 
-    fn vae(&self) -> &Vae {
+    fn vae(&self) -> &VaeFile {
         self.vae
     }
 
@@ -75,7 +75,7 @@ impl Direction for Latents<'_> {
 impl Direction for Pictures<'_> {
     type Network = Encoder;
 
-    fn vae(&self) -> &Vae {
+    fn vae(&self) -> &VaeFile {
         self.vae
     }
 
@@ -103,12 +103,12 @@ impl Direction for Pictures<'_> {
 
 /// A picture's work in either direction. It leaves nothing behind if it fails.
 struct Picture<'a, D> {
-    job: &'a Job<'a, VaeWork, D>,
+    job: &'a Job<'a, Vae, D>,
     /// On the device.
     input: Tensor,
 }
 
-impl<D: Direction> Task<VaeWork> for Picture<'_, D> {
+impl<D: Direction> Task<Vae> for Picture<'_, D> {
     type Output = Tensor;
 
     /// Loads the weights if they are not in the plan's types and order.
@@ -117,8 +117,9 @@ impl<D: Direction> Task<VaeWork> for Picture<'_, D> {
         let format = PlanFormat::of(plan, &kernels(device)).compute()?;
         let network = load(context, |step| direction.lease(format, device, step))?;
         let weights = self.job.counted_weights(network.bytes());
+        let allowance = Allowance { weights, ..Allowance::whole(self.job.request.memory_limit) };
         let pass = || Pass { direction, network: &*network, input: &self.input, plan, device, context }.carry_out();
-        let (output, outcome) = direction.vae().measure(device, self.job.request.memory_limit, weights, 0, pass)?;
+        let (output, outcome) = direction.vae().measure(device, allowance, pass)?;
         Ok((output.f_to_device(Device::Cpu)?.f_contiguous()?, outcome))
     }
 
@@ -132,8 +133,8 @@ impl<D: Direction> Task<VaeWork> for Picture<'_, D> {
 }
 
 #[allow(private_bounds, reason = "the two directions are named by the jobs' types")]
-impl<D: Direction> Job<'_, VaeWork, D> {
-    /// Decides and carries out; asks again after each of two failures and then takes the host's own
+impl<D: Direction> Job<'_, Vae, D> {
+    /// Decides and carries out; asks again after each of two failures and then takes the fallback
     /// plan, at most six attempts in all.
     ///
     /// # Errors
@@ -158,7 +159,7 @@ impl<'a> DecodeJob<'a> {
     /// [`crate::Error::DoesNotFit`] if not even the leanest plan fits.
     pub fn new(
         machine: &'a Machine,
-        vae: &'a Vae,
+        vae: &'a VaeFile,
         latents: &'a Tensor,
         memory_limit: impl Into<MemoryLimit>,
         objective: Objective,
@@ -181,7 +182,7 @@ impl<'a> EncodeJob<'a> {
     /// [`crate::Error::DoesNotFit`] if not even the leanest plan fits.
     pub fn new(
         machine: &'a Machine,
-        vae: &'a Vae,
+        vae: &'a VaeFile,
         pictures: &'a Tensor,
         memory_limit: impl Into<MemoryLimit>,
         objective: Objective,
@@ -199,7 +200,7 @@ impl<'a> EncodeJob<'a> {
 }
 
 /// The size in pixels that the model was trained at, if its configuration specifies it.
-fn hints(vae: &Vae) -> Vec<Hint> {
+fn hints(vae: &VaeFile) -> Vec<Hint> {
     let trained = vae.config.sample_size.map(|size| Hint { name: "sample-size".into(), value: size.to_string() });
     trained.into_iter().collect()
 }

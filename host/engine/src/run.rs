@@ -9,7 +9,7 @@ use tilewright_torch::{Error::Torch, Pace, cancel::Scope, pieces::Rates};
 use crate::{
     Decided, Error, Failed, Finished, Job, Observer, Unfinished,
     pause::divides_operations,
-    task::{AttemptContext, AttemptError, Task, unless_files_changed},
+    task::{AttemptContext, AttemptError, Attempted, Task, unless_files_changed},
     work::{Attempts, Runnable},
 };
 
@@ -43,6 +43,10 @@ struct Run<'r, 'a, W: Runnable, I> {
     decision: Decision<W>,
     attempts: Vec<Attempt<W>>,
     failed: Vec<FailedAttempt<W>>,
+    /// The time that loading weights took.
+    load: Duration,
+    /// A policy's plan was replaced by the fallback plan.
+    was_replaced: bool,
     /// A part of the result was made by another plan.
     has_other_plans: bool,
 }
@@ -58,41 +62,24 @@ pub(crate) fn run<W: Runnable, I, T: Task<W>>(
     let machine = job.machine;
     let check = observer.stop_check().filter(|_| divides_operations());
     let _cancellable = check.map(|check| Scope::enter(check, Rates::of(machine.device, &machine.measured)));
-    let under_way = task.under_way(None);
-    let mut decision = planner.decide(&job.question().going_on(under_way.as_ref()), job.costs.clone());
-    task.bind(&mut decision);
-    let has_other_plans = task.resumed() > 0;
-    let mut run = Run { job, planner, decision, attempts: Vec::new(), failed: Vec::new(), has_other_plans };
-    let mut load = Duration::ZERO;
-    let (mut was_replaced, mut is_announced) = (false, false);
+    let mut run = Run::begin(job, task, planner);
+    let mut is_announced = false;
     loop {
         if !std::mem::take(&mut is_announced) {
             run.announce(task, observer);
         }
-        let mut learn = |outcome: &W::Outcome| {
-            run.planner.learn(&job.question(), &run.decision.plan, outcome);
-        };
-        let pace = Pace::new(job.machine.device);
-        let mut context = AttemptContext { observer: &mut *observer, pace, load: &mut load, learn: &mut learn };
-        let ended = task.attempt(&run.decision.plan, &mut context);
-        let failure = match unless_files_changed(ended, || task.check_files()) {
-            Ok((output, outcome)) => {
-                let cold = job.note_run(&run.decision.plan);
-                let attempts = Attempts { count: run.attempts.len() as u32 + 1, load, cold };
-                return Ok(run.finish(task, output, W::with_attempts(outcome, attempts), cold));
-            }
-            Err(AttemptError::Failed(failure)) => failure,
-            // The plan alone may be at fault, and another one need not fail: a policy's is not the
-            // last word.
-            Err(AttemptError::Broken(error)) if is_torch(&error) && run.decision.answer.is_some() && !was_replaced => {
-                was_replaced = true;
-                tracing::warn!(%error, plan = %run.decision.plan, "the plan can't be carried out");
-                match run.replace(task, &error) {
-                    true => continue,
-                    false => return Err(run.end(task, error)),
+        match run.attempt(task, observer) {
+            Ok((output, outcome)) => return Ok(run.finish(task, output, outcome)),
+            Err(AttemptError::Failed(failure)) => {
+                if let Err(error) = run.answer(task, failure, observer) {
+                    return Err(run.end(task, error));
                 }
             }
-            Err(AttemptError::Broken(error)) => return Err(run.end(task, error)),
+            Err(AttemptError::Broken(error)) => {
+                if !run.replace(task, &error) {
+                    return Err(run.end(task, error));
+                }
+            }
             Err(AttemptError::Cancelled) => return Err(run.end(task, Error::Interrupted)),
             Err(AttemptError::AskAgain) => {
                 // After these the plan stays: another answer could bring back one that failed.
@@ -100,26 +87,52 @@ pub(crate) fn run<W: Runnable, I, T: Task<W>>(
                 if !is_announced {
                     run.renew(task);
                 }
-                continue;
             }
-        };
-        tracing::info!(%failure, plan = %run.decision.plan, "the attempt failed");
-        run.attempts.push(Attempt { plan: run.decision.plan.clone(), failure });
-        let next = run.decide_again(task, failure);
-        let attempt = FailedAttempt { step: task.steps_done(), ..FailedAttempt::new(run.decision.clone(), failure) };
-        observer.failed(W::any(Failed { attempt: &attempt, next: next.as_ref().map(|next| &next.plan) }));
-        run.failed.push(attempt);
-        let Some(next) = next else {
-            let advice = task.advice(&run.decision.plan, failure);
-            let error = Error::Exhausted { attempts: run.attempts.len(), last: failure, advice };
-            return Err(run.end(task, error));
-        };
-        run.decision = next;
-        run.has_other_plans |= W::is_continued(&job.request);
+        }
     }
 }
 
-impl<W: Runnable, I> Run<'_, '_, W, I> {
+impl<'r, 'a, W: Runnable, I> Run<'r, 'a, W, I> {
+    /// A job with its first decision.
+    fn begin<T: Task<W>>(job: &'r Job<'a, W, I>, task: &T, planner: &'r mut dyn Planner<W>) -> Self {
+        let under_way = task.under_way(None);
+        let mut decision = planner.decide(&job.question().going_on(under_way.as_ref()), job.costs.clone());
+        task.bind(&mut decision);
+        let has_other_plans = task.resumed() > 0;
+        let (attempts, failed, load) = (Vec::new(), Vec::new(), Duration::ZERO);
+        Self { job, planner, decision, attempts, failed, load, was_replaced: false, has_other_plans }
+    }
+
+    /// Carries the decision out.
+    fn attempt<T: Task<W>>(&mut self, task: &mut T, observer: &mut dyn Observer) -> Attempted<(T::Output, W::Outcome)> {
+        let Self { job, planner, decision, load, .. } = self;
+        let mut learn = |outcome: &W::Outcome| planner.learn(&job.question(), &decision.plan, outcome);
+        let pace = Pace::new(job.machine.device);
+        let mut context = AttemptContext { observer, pace, load, learn: &mut learn };
+        let ended = task.attempt(&decision.plan, &mut context);
+        unless_files_changed(ended, || task.check_files())
+    }
+
+    /// Answers a failure with another decision.
+    ///
+    /// # Errors
+    /// [`Error::Exhausted`] if there is none.
+    fn answer<T: Task<W>>(&mut self, task: &T, failure: Failure, observer: &mut dyn Observer) -> crate::Result<()> {
+        tracing::info!(%failure, plan = %self.decision.plan, "the attempt failed");
+        self.attempts.push(Attempt { plan: self.decision.plan.clone(), failure });
+        let next = self.decide_again(task, failure);
+        let attempt = FailedAttempt { step: task.steps_done(), ..FailedAttempt::new(self.decision.clone(), failure) };
+        observer.failed(W::any(Failed { attempt: &attempt, next: next.as_ref().map(|next| &next.plan) }));
+        self.failed.push(attempt);
+        let Some(next) = next else {
+            let advice = task.advice(&self.decision.plan, failure);
+            return Err(Error::Exhausted { attempts: self.attempts.len(), last: failure, advice });
+        };
+        self.decision = next;
+        self.has_other_plans |= W::is_continued(&self.job.request);
+        Ok(())
+    }
+
     /// Tells the observer what is about to be carried out, and at what expected cost.
     fn announce<T: Task<W>>(&self, task: &T, observer: &mut dyn Observer) {
         let Self { job, decision, .. } = self;
@@ -129,13 +142,10 @@ impl<W: Runnable, I> Run<'_, '_, W, I> {
     }
 
     /// The result, and the record with its outcome.
-    fn finish<T: Task<W>>(
-        self,
-        task: &T,
-        output: T::Output,
-        outcome: W::Outcome,
-        cold: bool,
-    ) -> Finished<T::Output, W> {
+    fn finish<T: Task<W>>(self, task: &T, output: T::Output, outcome: W::Outcome) -> Finished<T::Output, W> {
+        let cold = self.job.note_run(&self.decision.plan);
+        let attempts = Attempts { count: self.attempts.len() as u32 + 1, load: self.load, cold };
+        let outcome = W::with_attempts(outcome, attempts);
         if !cold && !self.has_other_plans {
             self.planner.learn(&self.job.question(), &self.decision.plan, &outcome);
         }
@@ -164,9 +174,14 @@ impl<W: Runnable, I> Run<'_, '_, W, I> {
         self.has_other_plans |= W::is_continued(&self.job.request);
     }
 
-    /// Puts the fallback plan in the place of a policy's that libtorch refused; false if it is the
-    /// same.
+    /// Puts the fallback plan in the place of a policy's that libtorch refused: the plan alone may
+    /// be at fault, and another one need not fail. False if it is the same, or was replaced before.
     fn replace<T: Task<W>>(&mut self, task: &T, error: &Error) -> bool {
+        if !is_torch(error) || self.decision.answer.is_none() || self.was_replaced {
+            return false;
+        }
+        self.was_replaced = true;
+        tracing::warn!(%error, plan = %self.decision.plan, "the plan can't be carried out");
         let under_way = task.under_way(Some(&self.decision.plan));
         let question = self.job.question().going_on(under_way.as_ref()).after(&self.attempts);
         let own = self.planner.fallback(&question, &*self.job.costs);

@@ -125,18 +125,40 @@ pub(crate) fn unless_files_changed<T>(ended: Attempted<T>, check: impl FnOnce() 
     ended
 }
 
-/// Carries out what `attempt` says under a memory limit and measures it. Of the limit, `held` bytes
-/// are in use already, and so are `weights` bytes of weights that it counts.
+/// The memory of a device that an attempt may take, and the bytes of it that are taken before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Allowance {
+    /// All that the work may hold at once.
+    pub limit: u64,
+    /// Weights that are loaded, as far as the limit counts them.
+    pub weights: u64,
+    /// State that an earlier attempt left.
+    pub state: u64,
+}
+
+impl Allowance {
+    /// A limit of which nothing is taken.
+    pub fn whole(limit: u64) -> Self {
+        Self { limit, weights: 0, state: 0 }
+    }
+
+    /// Bytes that are left for the attempt.
+    pub fn rest(&self) -> u64 {
+        self.limit.saturating_sub(self.weights).saturating_sub(self.state)
+    }
+}
+
+/// Carries out what `attempt` says within an allowance and measures it. The peak counts what was
+/// taken before.
 pub(crate) fn measure<T>(
     device: Device,
-    memory_limit: u64,
-    weights: u64,
-    held: u64,
+    allowance: Allowance,
     attempt: impl FnOnce() -> Attempted<T>,
 ) -> Attempted<(T, Outcome)> {
+    let Allowance { weights, state, .. } = allowance;
     memory::reset_peak(device)?;
     let before = memory::of(device)?;
-    let limit = memory::Limit::new(device, memory_limit.saturating_sub(weights).saturating_sub(held))?;
+    let limit = memory::Limit::new(device, allowance.rest())?;
     let start = Instant::now();
     let output = attempt();
     let elapsed = start.elapsed();
@@ -146,7 +168,7 @@ pub(crate) fn measure<T>(
     let misses = after.system - before.system;
     let outcome = Outcome {
         elapsed,
-        peak_bytes: (after.peak + held).saturating_sub(before.in_use).saturating_add(weights),
+        peak_bytes: (after.peak + state).saturating_sub(before.in_use).saturating_add(weights),
         weights_bytes: weights,
         attempts: 1,
         pool: PoolStatistics {

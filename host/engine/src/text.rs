@@ -16,7 +16,7 @@ use self::costs::{format, is_held_alike, model};
 use crate::{
     Finished, Job, Machine, Observer, Result, Unfinished, WeightStore,
     run::{is_hopeless, run},
-    task::{AttemptContext, AttemptError, Attempted, Task, load, measure, settle},
+    task::{Allowance, AttemptContext, AttemptError, Attempted, Task, load, measure, settle},
     work::{Attempts, Runnable},
 };
 
@@ -159,7 +159,7 @@ impl Task<Text> for TextTask<'_> {
             (false, _) => request.memory_limit.saturating_sub(weights.mapped),
         };
         let reserved = store.reserve(on, limit.saturating_sub(weights.pooled), Some(&key))?;
-        let held = if store.has_idle(&key) { weights.pooled } else { 0 };
+        let idle = if store.has_idle(&key) { weights.pooled } else { 0 };
         let mut took = Duration::ZERO;
         let mut work = || -> Attempted<_> {
             let before = *context.load;
@@ -172,11 +172,11 @@ impl Task<Text> for TextTask<'_> {
             let states = states.collect::<std::result::Result<Vec<_>, _>>()?;
             Ok(states)
         };
-        let measured = measure(on, limit.saturating_sub(held), 0, 0, || settle(on, Release::AtEnd, work()));
+        let measured = measure(on, Allowance::whole(limit.saturating_sub(idle)), || settle(on, Release::AtEnd, work()));
         drop(reserved);
         let (states, outcome) = measured?;
         // Weights that are loaded within the attempt are part of its peak.
-        let peak = outcome.peak_bytes.saturating_sub(weights.pooled - held);
+        let peak = outcome.peak_bytes.saturating_sub(weights.pooled - idle);
         let [peak_bytes, weights_bytes, host_bytes] = match seat.is_apart {
             true => [0, 0, peak.saturating_add(weights.all())],
             false => [peak, weights.all(), 0],

@@ -8,7 +8,7 @@ use tilewright_plan::{Failure, Plan, Space, Tile};
 use tilewright_torch::non_finite;
 
 use crate::{
-    Grid, Result, Vae,
+    Grid, Result, VaeFile,
     task::{AttemptContext, AttemptError, Attempted, settle, trim_between},
     weights::Lease,
 };
@@ -20,7 +20,7 @@ pub(crate) type Step<'a> = &'a mut dyn FnMut(f64) -> ModelResult<()>;
 pub(crate) trait Direction {
     type Network: Send + 'static;
 
-    fn vae(&self) -> &Vae;
+    fn vae(&self) -> &VaeFile;
 
     fn input(&self) -> &Tensor;
 
@@ -88,7 +88,7 @@ impl<D: Direction> Pass<'_, '_, D> {
             };
             whole.f_narrow(0, start, count)?.f_copy_(&part)?;
             drop(part);
-            self.step()?;
+            self.trim()?;
         }
         output.ok_or_else(|| AttemptError::Broken(tilewright_torch::Error::Torch("no samples".into()).into()))
     }
@@ -131,7 +131,7 @@ impl<D: Direction> Pass<'_, '_, D> {
                     .f_add_(&weighted)?;
             }
             drop(decoded);
-            self.step()?;
+            self.trim()?;
         }
         Ok(output)
     }
@@ -146,7 +146,8 @@ impl<D: Direction> Pass<'_, '_, D> {
         }
     }
 
-    fn step(&self) -> Result<()> {
+    /// Gives memory back after a batch, if the plan asks for it.
+    fn trim(&self) -> Result<()> {
         trim_between(self.device, self.plan.release)
     }
 }

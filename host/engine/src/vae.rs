@@ -12,13 +12,13 @@ use tilewright_torch::{device::synchronize, kernels, memory};
 
 use crate::{
     Autoencoder, Overrides, Result, pause,
-    task::{Attempted, measure},
+    task::{Allowance, Attempted, measure},
     weights::{Budget, Lease, Part, WeightKey, WeightStore},
 };
 
-/// An autoencoder whose decoder can be run.
+/// The file of an autoencoder whose decoder can be run.
 #[derive(Debug)]
-pub struct Vae<A: Autoencoder = kl::Config> {
+pub struct VaeFile<A: Autoencoder = kl::Config> {
     file: Checkpoint,
     identity: Identity,
     /// The architecture.
@@ -29,10 +29,10 @@ pub struct Vae<A: Autoencoder = kl::Config> {
     weights: WeightStore,
 }
 
-/// An autoencoder of clips.
-pub type VideoVae = Vae<wan_vae::Config>;
+/// The file of an autoencoder of clips.
+pub type VideoVaeFile = VaeFile<wan_vae::Config>;
 
-impl<A: Autoencoder> Vae<A> {
+impl<A: Autoencoder> VaeFile<A> {
     /// Opens a file and reads the architecture off its tensors' names and shapes.
     ///
     /// # Errors
@@ -119,14 +119,11 @@ impl<A: Autoencoder> Vae<A> {
     pub(crate) fn measure<T>(
         &self,
         device: Device,
-        memory_limit: u64,
-        weights: u64,
-        held: u64,
+        allowance: Allowance,
         attempt: impl FnOnce() -> Attempted<T>,
     ) -> Attempted<(T, Outcome)> {
-        let bytes = memory_limit.saturating_sub(weights).saturating_sub(held);
-        let _reserved = self.weights.reserve(device, bytes, None)?;
-        measure(device, memory_limit, weights, held, attempt)
+        let _reserved = self.weights.reserve(device, allowance.rest(), None)?;
+        measure(device, allowance, attempt)
     }
 
     /// Checks that the file is as it was when it was opened.
@@ -177,7 +174,7 @@ impl<A: Autoencoder> Vae<A> {
     }
 }
 
-impl Vae<kl::Config> {
+impl VaeFile<kl::Config> {
     /// The family, and another one that the file may be of as far as its names and shapes tell.
     pub fn families(&self) -> (Family, Option<Family>) {
         (self.config.family, self.identity.or_family.filter(|_| self.config.family == self.identity.family))

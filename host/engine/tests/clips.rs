@@ -7,24 +7,24 @@ use std::{ops::ControlFlow, path::PathBuf};
 
 use scripted::{Hears, Quiet, Scripted, alone, fixtures, is_spared, largest, machine, plan, square};
 use tch::{Kind, Tensor};
-use tilewright_engine::{Cancelled, ClipJob, Error, Next, Observer, Overrides, Sink, VideoVae};
+use tilewright_engine::{Cancelled, ClipJob, Error, Next, Observer, Overrides, Sink, VideoVaeFile};
 use tilewright_plan::{Dtype, Failure, Layout, Objective, Plan, Precision, Space, Tile, Time};
 
 const F32: Precision = Precision::Uniform(Dtype::F32);
 
-fn tiny() -> VideoVae {
-    VideoVae::open(&fixtures().join("wan21-original/Wan2.1_VAE.safetensors"), Overrides::default()).unwrap()
+fn tiny() -> VideoVaeFile {
+    VideoVaeFile::open(&fixtures().join("wan21-original/Wan2.1_VAE.safetensors"), Overrides::default()).unwrap()
 }
 
 /// The bundled network, whose activations are those of a trained one.
-fn trained() -> VideoVae {
+fn trained() -> VideoVaeFile {
     let path: PathBuf = fixtures().join("../../examples/models/wan-tiny/Wan2.1_VAE.safetensors");
-    VideoVae::open(&path, Overrides::default()).unwrap()
+    VideoVaeFile::open(&path, Overrides::default()).unwrap()
 }
 
 /// WAN 2.2: shortcuts past whole blocks, and patches of four pixels.
-fn newer() -> VideoVae {
-    VideoVae::open(&fixtures().join("wan22-diffusers/diffusion_pytorch_model.safetensors"), Overrides::default())
+fn newer() -> VideoVaeFile {
+    VideoVaeFile::open(&fixtures().join("wan22-diffusers/diffusion_pytorch_model.safetensors"), Overrides::default())
         .unwrap()
 }
 
@@ -77,7 +77,7 @@ impl Kept {
     }
 }
 
-fn decoded(vae: &VideoVae, latents: &Tensor, plan: Plan) -> (Tensor, usize) {
+fn decoded(vae: &VideoVaeFile, latents: &Tensor, plan: Plan) -> (Tensor, usize) {
     let job = ClipJob::new(machine(), vae, latents, 1_u64 << 34, Objective::Balanced).unwrap();
     let mut kept = Kept::default();
     job.run(&mut Scripted::new([plan]), &mut Quiet, &mut kept, &[]).unwrap();

@@ -5,7 +5,7 @@ mod scripted;
 
 use scripted::{Quiet, Scripted, alone, fixtures, latent, machine, plan, vae};
 use tch::{Device, Kind, Tensor};
-use tilewright_engine::{ClipJob, DecodeJob, EncodeJob, MemoryLimit, Overrides, Sink, VideoVae};
+use tilewright_engine::{ClipJob, DecodeJob, EncodeJob, MemoryLimit, Overrides, Sink, VideoVaeFile};
 use tilewright_plan::{
     CONVOLUTION, Capabilities, Cost, DIRECT, Dtype, Layout, Objective, Options, Outcome, Plan, Precision, Space, Time,
     Value,
@@ -96,7 +96,7 @@ impl Sink for Frames {
 fn clips_are_decoded_by_direct_convolutions() {
     let _alone = alone();
     let path = fixtures().join("../../examples/models/wan-tiny/Wan2.1_VAE.safetensors");
-    let vae = VideoVae::open(&path, Overrides::default()).unwrap();
+    let vae = VideoVaeFile::open(&path, Overrides::default()).unwrap();
     let shape = [1, vae.config.latent_channels as i64, 3, 12, 13];
     let latents = Tensor::arange(shape.iter().product::<i64>(), (Kind::Float, Device::Cpu)) * 0.7;
     let latents = latents.sin().reshape(shape);

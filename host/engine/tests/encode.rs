@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 
 use scripted::{Quiet, Scripted, alone, cases, fixtures, flux, is_spared, largest, machine, plan, single, square, vae};
 use tch::{Kind, Tensor};
-use tilewright_engine::{Cancelled, DecodeJob, EncodeJob, Error, Grid, Observer, Vae};
+use tilewright_engine::{Cancelled, DecodeJob, EncodeJob, Error, Grid, Observer, VaeFile};
 use tilewright_models::Checkpoint;
 use tilewright_plan::{Dtype, Failure, Layout, Objective, Plan, Precision, Space, Stage, Tile};
 use tilewright_torch::memory;
@@ -19,11 +19,11 @@ fn picture(shape: [i64; 4]) -> Tensor {
 }
 
 /// The bundled model: ×8, 16 channels.
-fn bundled() -> Vae {
+fn bundled() -> VaeFile {
     vae(&fixtures().join("../../examples/models/flux-tiny/ae.safetensors"))
 }
 
-fn job<'a>(vae: &'a Vae, pictures: &'a Tensor, limit: u64) -> EncodeJob<'a> {
+fn job<'a>(vae: &'a VaeFile, pictures: &'a Tensor, limit: u64) -> EncodeJob<'a> {
     EncodeJob::new(machine(), vae, pictures, limit, Objective::Balanced).unwrap()
 }
 
@@ -37,7 +37,7 @@ fn in_use() -> u64 {
 
 /// The same values by loops over tiles that were encoded one by one: weights fall linearly over the
 /// overlap and are divided by their sum.
-fn blended(vae: &Vae, pictures: &Tensor, tile: Tile, scale: u32) -> Tensor {
+fn blended(vae: &VaeFile, pictures: &Tensor, tile: Tile, scale: u32) -> Tensor {
     let (samples, _, height, width) = pictures.size4().unwrap();
     let grid = Grid::new(height as u32, width as u32, tile);
     let starts = |starts: &[u32]| starts.iter().map(|start| i64::from(*start)).collect::<Vec<_>>();
@@ -271,7 +271,7 @@ fn requests_say_which_stage_they_are_for() {
 #[test]
 fn what_cannot_be_encoded_is_refused_before_anything_is_loaded() {
     let _alone = alone();
-    let refusal = |vae: &Vae, shape: [i64; 4]| {
+    let refusal = |vae: &VaeFile, shape: [i64; 4]| {
         let error = EncodeJob::new(machine(), vae, &picture(shape), 1_u64 << 30, Objective::Balanced).unwrap_err();
         assert!(error.is_input());
         error.to_string()

@@ -9,7 +9,7 @@ use scripted::{Hears, Quiet, Scripted, alone, fixtures, is_spared, largest, mach
 use serde_json::Value;
 use tch::{Kind, Tensor};
 use tilewright_engine::{
-    Cancelled, ClipEncodeJob, ClipExtents, EncodedClip, Error, Finished, Observer, Overrides, Unfinished, VideoVae,
+    Cancelled, ClipEncodeJob, ClipExtents, EncodedClip, Error, Finished, Observer, Overrides, Unfinished, VideoVaeFile,
 };
 use tilewright_models::Checkpoint;
 use tilewright_plan::{Dtype, Failure, Layout, Objective, Plan, Precision, Space, Stage, Tile, Time};
@@ -17,16 +17,16 @@ use tilewright_torch::memory;
 
 const F32: Precision = Precision::Uniform(Dtype::F32);
 
-fn vae(path: &str) -> VideoVae {
-    VideoVae::open(&fixtures().join(path), Overrides::default()).unwrap()
+fn vae(path: &str) -> VideoVaeFile {
+    VideoVaeFile::open(&fixtures().join(path), Overrides::default()).unwrap()
 }
 
-fn tiny() -> VideoVae {
+fn tiny() -> VideoVaeFile {
     vae("wan21-original/Wan2.1_VAE.safetensors")
 }
 
 /// The bundled network, whose activations are those of a trained one.
-fn trained() -> VideoVae {
+fn trained() -> VideoVaeFile {
     vae("../../examples/models/wan-tiny/Wan2.1_VAE.safetensors")
 }
 
@@ -53,7 +53,7 @@ fn extents(clip: &Tensor) -> ClipExtents {
     ClipExtents { frames: frames as u32, height: height as u32, width: width as u32 }
 }
 
-fn job<'a>(vae: &'a VideoVae, clip: &Tensor, limit: u64) -> ClipEncodeJob<'a> {
+fn job<'a>(vae: &'a VideoVaeFile, clip: &Tensor, limit: u64) -> ClipEncodeJob<'a> {
     ClipEncodeJob::new(machine(), vae, extents(clip), limit, Objective::Balanced).unwrap()
 }
 
@@ -75,7 +75,7 @@ fn run(
     (encoded, asked)
 }
 
-fn encoded(vae: &VideoVae, clip: &Tensor, plan: Plan) -> Tensor {
+fn encoded(vae: &VideoVaeFile, clip: &Tensor, plan: Plan) -> Tensor {
     run(&job(vae, clip, 1 << 34), clip, [plan], &mut Quiet).0.unwrap().output.latents
 }
 
@@ -325,7 +325,7 @@ fn requests_say_what_can_be_done() {
     let mut alone = all["cases"].as_array().unwrap().iter().filter(|case| case["encoder"] == false);
     let file = alone.next().expect("a file without an encoder is among the fixtures")["vae"].as_str().unwrap();
     let error =
-        VideoVae::open(&fixtures().join(file), Overrides::default()).unwrap().encoding().unwrap_err().to_string();
+        VideoVaeFile::open(&fixtures().join(file), Overrides::default()).unwrap().encoding().unwrap_err().to_string();
     assert!(error.contains("no encoder in it"), "{error}");
 }
 

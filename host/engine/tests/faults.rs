@@ -9,7 +9,7 @@ use scripted::{
     stored_latent, vae,
 };
 use tch::Tensor;
-use tilewright_engine::{Cancelled, DecodeJob, Error, Observer, Vae};
+use tilewright_engine::{Cancelled, DecodeJob, Error, Observer, VaeFile};
 use tilewright_models::Checkpoint;
 use tilewright_plan::{Dtype, Failure, FallbackReason, Layout, Objective, Plan, Precision, Space};
 use tilewright_torch::memory;
@@ -27,7 +27,7 @@ struct Tight {
 }
 
 impl Tight {
-    fn of(vae: &Vae, latents: &Tensor) -> Self {
+    fn of(vae: &VaeFile, latents: &Tensor) -> Self {
         let generous = DecodeJob::new(machine(), vae, latents, 1_u64 << 32, Objective::Balanced).unwrap();
         let (whole, tiled) = (single(Space::Whole), single(square(96, 16)));
         let peak = |plan: &Plan| generous.estimate(plan).unwrap().peak_bytes;
@@ -137,7 +137,7 @@ fn a_plan_that_failed_is_not_tried_again() {
     let latents = latent([1, 16, 40, 40]);
     let Tight { whole, tiled, limit } = Tight::of(&vae, &latents);
     let job = DecodeJob::new(machine(), &vae, &latents, limit, Objective::Balanced).unwrap();
-    // The host's own plan stands in for a planner that repeats one.
+    // The fallback plan stands in for a planner that repeats one.
     let mut planner = Scripted::new([whole.clone()]);
     planner.own = [tiled.clone()].into();
     let record = job.run(&mut planner, &mut Quiet).unwrap().record;
@@ -178,7 +178,7 @@ fn a_limit_that_nothing_fits_in_says_the_least_that_does() {
 }
 
 /// A copy of flux-bfl's file with values of one tensor replaced; they are stored in bf16.
-fn damaged(folder: &Path, tensor: &str, value: f32) -> Vae {
+fn damaged(folder: &Path, tensor: &str, value: f32) -> VaeFile {
     let original = fixtures().join("flux-bfl/ae.safetensors");
     let path = folder.join("ae.safetensors");
     let mut bytes = std::fs::read(&original).unwrap();

@@ -9,7 +9,7 @@ use scripted::{Quiet, Scripted, alone, fixtures, flux, latent, machine, plan, si
 use tch::{Device, Kind, Tensor};
 use tilewright_engine::{
     Budget, Cancelled, ClipEncodeJob, ClipExtents, ClipJob, DecodeJob, EncodeJob, Error, MemoryLimit, Observer,
-    Overrides, Sink, Usage, VideoVae, WeightStore,
+    Overrides, Sink, Usage, VideoVaeFile, WeightStore,
 };
 use tilewright_plan::{Dtype, Failure, Layout, Objective, Plan, Precision, Record, Space};
 use tilewright_torch::memory;
@@ -42,8 +42,8 @@ impl Sink for Nowhere {
     }
 }
 
-fn wan() -> VideoVae {
-    VideoVae::open(&fixtures().join("wan21-original/Wan2.1_VAE.safetensors"), Overrides::default()).unwrap()
+fn wan() -> VideoVaeFile {
+    VideoVaeFile::open(&fixtures().join("wan21-original/Wan2.1_VAE.safetensors"), Overrides::default()).unwrap()
 }
 
 /// A piece of work that gives its record, or its error.

@@ -34,7 +34,7 @@ pub(crate) struct Sign {
     pub mark: &'static str,
     /// The end of the name of another tensor with that prefix, without which the sign is not this
     /// layout's.
-    pub beside: Option<&'static str>,
+    pub companion: Option<&'static str>,
 }
 
 impl Sign {
@@ -43,8 +43,8 @@ impl Sign {
         let prefix = file.names().find_map(|name| {
             name.strip_suffix(self.mark).filter(|prefix| prefix.is_empty() || prefix.ends_with('.'))
         })?;
-        let is_beside = |end: &str| file.names().any(|name| name.starts_with(prefix) && name.ends_with(end));
-        self.beside.is_none_or(is_beside).then(|| prefix.to_owned())
+        let is_there = |end: &str| file.names().any(|name| name.starts_with(prefix) && name.ends_with(end));
+        self.companion.is_none_or(is_there).then(|| prefix.to_owned())
     }
 }
 

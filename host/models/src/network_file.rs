@@ -180,7 +180,7 @@ impl<C: AnyConfig> NetworkFile<C> {
     /// # Errors
     /// Never: nothing is loaded.
     pub fn resident_bytes(&self, format: ComputeFormat, residency: Residency) -> Result<u64> {
-        let width = format.convolution.bytes();
+        let width = format.product_dtype.bytes();
         let bytes = |needed: &Needed| match (needed.shapes[0].len(), residency) {
             (2, Residency::Mapped) => 0,
             (2, Residency::Streamed) if self.is_of_a_block(needed) => 0,
@@ -193,7 +193,7 @@ impl<C: AnyConfig> NetworkFile<C> {
     }
 
     fn is_of_a_block(&self, needed: &Needed) -> bool {
-        let (parts, _) = self.file.parts(&needed.name);
+        let (parts, _) = self.file.stored_names(&needed.name);
         self.blocks.iter().any(|block| parts.iter().any(|part| block.contains(part)))
     }
 

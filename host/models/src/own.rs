@@ -19,7 +19,7 @@ use crate::{
 pub(crate) const NAME: &str = "a test's";
 
 pub(crate) const SIGNS: &[Sign] =
-    &[Sign { part: "a test's transformer", layout: Layout::Diffusers, mark: "own_embedder.weight", beside: None }];
+    &[Sign { part: "a test's transformer", layout: Layout::Diffusers, mark: "own_embedder.weight", companion: None }];
 
 const DIFFUSERS: &[Row] = &[Row("first.{p}", &["own_embedder.{p}"], Join::Rows)];
 

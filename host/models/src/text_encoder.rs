@@ -26,14 +26,16 @@ use crate::{
 };
 
 /// A sign of an encoder in a file: the end of a tensor's name, before which its prefix stands, and
-/// a tensor with the same prefix.
+/// another tensor with the same prefix.
 pub(crate) struct Sign {
     /// True of an encoder of pictures.
     pub is_vision: bool,
     /// The layout of its names.
     pub layout: Layout,
+    /// The end of the name.
     pub mark: &'static str,
-    pub beside: &'static str,
+    /// The other tensor's name without the prefix.
+    pub companion: &'static str,
 }
 
 /// The part of a prefix that stands before the blocks of a CLIP encoder in transformers' names, and
@@ -231,14 +233,14 @@ impl NetworkFile<EncoderConfig> {
     fn find_of(file: &Arc<Checkpoint>, is_vision: bool) -> Result<Vec<Self>> {
         let mut found: Vec<Self> = Vec::new();
         let signs = LIST.iter().flat_map(|listed| listed.signs.iter().map(move |sign| (listed, sign)));
-        for (listed, Sign { layout, mark, beside, .. }) in signs.filter(|(_, sign)| sign.is_vision == is_vision) {
+        for (listed, Sign { layout, mark, companion, .. }) in signs.filter(|(_, sign)| sign.is_vision == is_vision) {
             let prefixes = file.names().filter_map(|name| name.strip_suffix(mark));
             let prefixes = prefixes.filter(|prefix| prefix.is_empty() || prefix.ends_with('.'));
             let mut prefixes: Vec<String> = prefixes.map(str::to_owned).collect();
             prefixes.sort();
             for prefix in prefixes {
                 let is_known = found.iter().any(|known| known.file.prefix == prefix);
-                if file.shape(&format!("{prefix}{beside}")).is_some() && !is_known {
+                if file.shape(&format!("{prefix}{companion}")).is_some() && !is_known {
                     let named = TransformerFile::new(file.clone(), *layout, prefix, listed.rows);
                     let config = (listed.read)(&named, is_vision)?;
                     found.push(Self::new(named, config)?);

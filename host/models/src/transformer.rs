@@ -26,7 +26,7 @@ pub enum BlockChoice {
 pub type BeforeBlock<'a, T> = &'a mut dyn FnMut(usize, &T) -> crate::Result<BlockChoice>;
 
 pub(crate) use embedding::rotation;
-pub(crate) use feed_forward::{feed_forward, parts};
+pub(crate) use feed_forward::{feed_forward, token_ranges};
 pub(crate) use names::{Join, Row};
 pub(crate) use norms::{AffineNorm, modulated};
 pub(crate) use weights::MOST_WIDTH;

@@ -35,7 +35,7 @@ pub use encoder::Encoder;
 pub use encoder_config::{DownBlock, Downsample, EncoderConfig};
 pub use encoder_cost::EncoderExtent;
 #[cfg(feature = "torch")]
-pub use encoder_state::{EncoderState, Part, Place};
+pub use encoder_state::{EncoderState, Place, PlacedState};
 pub(crate) use statistics::PUBLISHED;
 
 /// The causal state of a clip, and its frames that are under way.

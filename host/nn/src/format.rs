@@ -10,20 +10,20 @@ use crate::{Error, Result};
 /// The types and the memory order that a network is loaded for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ComputeFormat {
-    /// The type of convolutions and matrix products.
-    pub convolution: Dtype,
+    /// The type that convolutions and matrix products compute in.
+    pub product_dtype: Dtype,
     /// True if convolutions of f32 round their operands to TF32.
     pub tf32: bool,
-    /// The operands of products with weights that are stored in a type for them; `convolution` is
-    /// the type of all others.
-    pub products: Products,
+    /// The form of the operands of products with weights that are stored in a type for it; all
+    /// others have `product_dtype`.
+    pub product_form: Products,
     /// The queries that attention of several heads has in memory at once, with their scores; none
     /// if it is fused where the device can.
     pub queries: Option<i64>,
-    /// The parts of the tokens that go through a feed-forward layer one after the other.
-    pub feed_forward: i64,
+    /// The number of parts of the tokens that go through a feed-forward layer one after the other.
+    pub feed_forward_parts: i64,
     /// The type of norms and sums, and of the tensors between layers.
-    pub rest: Dtype,
+    pub layer_dtype: Dtype,
     /// The memory order between layers.
     pub layout: Layout,
     /// True if 3×3 convolutions are computed directly where they could be by Winograd's filtering.
@@ -84,12 +84,12 @@ impl ComputeFormat {
     /// f32 throughout, channels first.
     pub const fn single() -> Self {
         Self {
-            convolution: Dtype::F32,
+            product_dtype: Dtype::F32,
             tf32: false,
-            products: Products::Precision,
+            product_form: Products::Precision,
             queries: None,
-            feed_forward: 1,
-            rest: Dtype::F32,
+            feed_forward_parts: 1,
+            layer_dtype: Dtype::F32,
             layout: Layout::ChannelsFirst,
             is_direct: false,
         }
@@ -101,23 +101,23 @@ impl ComputeFormat {
     /// The type of `precision` can't be computed in, or not in this way.
     pub fn new(precision: Precision, layout: Layout) -> Result<Self> {
         let dtype = precision.dtype();
-        let convolution = match dtype {
+        let product_dtype = match dtype {
             Dtype::Tf32 => Dtype::F32,
             Dtype::F32 | Dtype::Bf16 | Dtype::F16 => dtype,
             _ => return Err(Error::Dtype(dtype)),
         };
-        let rest = match precision {
+        let layer_dtype = match precision {
             Precision::Uniform(Dtype::Tf32) => return Err(Error::Dtype(dtype)),
-            Precision::Uniform(_) => convolution,
+            Precision::Uniform(_) => product_dtype,
             Precision::Mixed(_) => Dtype::F32,
         };
-        Ok(Self { convolution, tf32: dtype == Dtype::Tf32, rest, layout, ..Self::single() })
+        Ok(Self { product_dtype, tf32: dtype == Dtype::Tf32, layer_dtype, layout, ..Self::single() })
     }
 
     /// True if 3×3 convolutions run by Winograd's filtering.
     pub fn has_winograd(&self, kernels: &Kernels) -> bool {
-        let single = Self { convolution: Dtype::F32, ..*self };
+        let single = Self { product_dtype: Dtype::F32, ..*self };
         let wanted = Self { layout: Layout::ChannelsLast, ..Self::single() };
-        single == wanted && kernels.has_products(self.convolution)
+        single == wanted && kernels.has_products(self.product_dtype)
     }
 }

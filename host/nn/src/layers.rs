@@ -88,14 +88,14 @@ impl<O: Ops> Conv<O> {
             Weights::Plain { weight, bias } => {
                 // Repeating pixels and converting them can be exchanged: converting first takes a
                 // quarter of the work and of the memory.
-                let mut input = ops.to_dtype(input, ops.format().convolution)?;
+                let mut input = ops.to_dtype(input, ops.format().product_dtype)?;
                 if self.upsamples {
                     input = ops.upsample_nearest(&input)?;
                 }
                 let window = Window { stride: 1, padding: [self.padding; 2] };
                 let output = ops.convolution(&input, weight, bias, window)?;
                 drop(input);
-                ops.to_dtype(output, ops.format().rest)
+                ops.to_dtype(output, ops.format().layer_dtype)
             }
             Weights::Filtered(kernel) => {
                 let [batch, _, height, width] = ops.extents(&input)?;
@@ -160,7 +160,7 @@ impl<O: Ops> Conv<O> {
         if let Some(affine) = before {
             part = ops.affine_silu(&part, affine)?;
         }
-        part = ops.to_dtype(part, ops.format().convolution)?;
+        part = ops.to_dtype(part, ops.format().product_dtype)?;
         if self.upsamples {
             part = ops.upsample_nearest(&part)?;
             part = ops.narrow(&part, 2, needed.start - stored.start * scale, needed.end - needed.start)?;
@@ -173,7 +173,7 @@ impl<O: Ops> Conv<O> {
         let down = if top == bottom && top == self.padding { self.padding } else { 0 };
         let part = ops.to_memory_order(&part)?;
         let output = ops.convolution(&part, weight, bias, Window { stride: 1, padding: [down, self.padding] })?;
-        ops.to_dtype(output, ops.format().rest)
+        ops.to_dtype(output, ops.format().layer_dtype)
     }
 }
 
@@ -203,13 +203,13 @@ impl<O: Ops> Downsample<O> {
     /// libtorch's failures, out of memory included.
     pub fn forward(&self, ops: &O, input: O::Tensor) -> Result<O::Tensor> {
         let shape = ops.shape(&input);
-        let input = ops.to_dtype(input, ops.format().convolution)?;
+        let input = ops.to_dtype(input, ops.format().product_dtype)?;
         let wider = ops.convolution(&input, &self.weight, &self.bias, Window { stride: 2, padding: [2; 2] })?;
         drop(input);
         let output = ops.narrow(&ops.narrow(&wider, 2, 1, shape[2] / 2)?, 3, 1, shape[3] / 2)?;
         drop(wider);
         let output = ops.to_memory_order(&output)?;
-        ops.to_dtype(output, ops.format().rest)
+        ops.to_dtype(output, ops.format().layer_dtype)
     }
 }
 
@@ -324,7 +324,7 @@ impl<O: Ops> Linear<O> {
     /// A weight is missing or has other extents.
     pub fn build(scope: &Scope<'_, O>, into: i64, out: i64) -> Result<Self> {
         // Some files store this layer as a 1×1 convolution, which it was in older networks.
-        let dtype = scope.ops().format().convolution;
+        let dtype = scope.ops().format().product_dtype;
         let weight = scope.weight("weight", &[&[out, into], &[out, into, 1, 1]], dtype)?;
         Ok(Self { weight, bias: scope.product("bias", &[out])? })
     }
@@ -370,7 +370,7 @@ impl<O: Ops> Attention<O> {
     /// libtorch's failures, out of memory included.
     pub fn forward(&self, ops: &O, input: O::Tensor) -> Result<O::Tensor> {
         let shape = ops.shape(&input);
-        let mut tokens = ops.to_dtype(self.norm.forward(ops, &input)?, ops.format().convolution)?;
+        let mut tokens = ops.to_dtype(self.norm.forward(ops, &input)?, ops.format().product_dtype)?;
         tokens = ops.reshape(&tokens, &[shape[0], shape[1], shape[2] * shape[3]])?;
         tokens = ops.contiguous(&ops.transpose(&tokens, 1, 2)?)?;
         let query = self.query.forward(ops, &tokens)?;
@@ -381,7 +381,7 @@ impl<O: Ops> Attention<O> {
         drop((key, value));
         let mut output = self.output.forward(ops, &mixed)?;
         drop(mixed);
-        output = ops.to_dtype(output, ops.format().rest)?;
+        output = ops.to_dtype(output, ops.format().layer_dtype)?;
         output = ops.reshape(&ops.transpose(&output, 1, 2)?, &shape)?;
         ops.add_onto(&input, &output)?;
         Ok(input)

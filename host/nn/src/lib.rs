@@ -26,4 +26,4 @@ pub use ops::{GroupNorm, Ops, Rows, Store, Window};
 pub use scope::{Listing, Needed, Place, Scope, Source, TokenScope};
 pub use tokens::{Biased, Dense, Gelu, HeadNorm, LayerNorm, TokenOps, TokenSource, root_mean_square_norm};
 #[cfg(feature = "torch")]
-pub use torch::{Beside, Matrix, Piece, Torch, fuses_attention};
+pub use torch::{Matrix, MatrixChange, Piece, Torch, fuses_attention};

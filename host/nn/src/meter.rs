@@ -98,7 +98,7 @@ impl Meter {
     /// Counts the weights and the bias of a convolution that is laid out for Winograd's filtering,
     /// in place of those that were given.
     fn lay_out_filtered(&self, weight: &[i64], bias: &[i64], taps: usize, upsamples: bool) {
-        let dtype = self.format.convolution;
+        let dtype = self.format.product_dtype;
         let count = |extents: &[i64]| extents.iter().fold(1, |count: u64, &extent| count.saturating_mul(extent as u64));
         let given = count(weight).saturating_add(count(bias)).saturating_mul(dtype.bytes());
         let [out, into] = [weight[0], weight[1]];
@@ -143,7 +143,7 @@ impl Meter {
     }
 
     fn scratch(&self, values: f64) -> u64 {
-        (values * self.format.convolution.bytes() as f64) as u64
+        (values * self.format.product_dtype.bytes() as f64) as u64
     }
 
     /// The time of products from `into` to `out` channels, for `pixels` pixels and `taps` taps.
@@ -222,7 +222,7 @@ impl Ops for Meter {
     }
 
     fn empty(&self, shape: [i64; 4]) -> Result<MeterTensor> {
-        Ok(self.output(self.convolution_axes(shape), self.format.rest))
+        Ok(self.output(self.convolution_axes(shape), self.format.layer_dtype))
     }
 
     fn copy_onto(&self, tensor: &MeterTensor, from: &MeterTensor) -> Result<()> {
@@ -468,7 +468,7 @@ impl Ops for Meter {
             }
             _ => {}
         }
-        self.touch(self.costs.kernels.winograd_scratch_bytes(into, upsamples, self.format.convolution));
+        self.touch(self.costs.kernels.winograd_scratch_bytes(into, upsamples, self.format.product_dtype));
         let rate = self.costs.winograd.unwrap_or(self.costs.plain);
         let products = if upsamples { 2.25 } else { 4.0 };
         self.spend(products * rate.of(into as f64, out as f64) * self.filtered_pixels([batch, output[2], output[3]]));

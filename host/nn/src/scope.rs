@@ -108,7 +108,7 @@ impl<O: Ops> Scope<'_, O> {
     /// # Errors
     /// As [`Source::weight`].
     pub fn product(&self, part: &str, shape: &[i64]) -> Result<O::Weight> {
-        self.weight(part, &[shape], self.ops.format().convolution)
+        self.weight(part, &[shape], self.ops.format().product_dtype)
     }
 
     /// A weight or bias of a norm, in the type that these run in.
@@ -116,7 +116,7 @@ impl<O: Ops> Scope<'_, O> {
     /// # Errors
     /// As [`Source::weight`].
     pub fn norm(&self, part: &str, shape: &[i64]) -> Result<O::Weight> {
-        self.weight(part, &[shape], self.ops.format().rest)
+        self.weight(part, &[shape], self.ops.format().layer_dtype)
     }
 
     /// A weight in the type `dtype`, stored in any of some shapes.

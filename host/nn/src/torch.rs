@@ -15,7 +15,7 @@ use tilewright_torch::{
 
 pub use self::{
     sums::{Affine, Sums},
-    tokens::{Beside, Matrix, Piece},
+    tokens::{Matrix, MatrixChange, Piece},
 };
 use crate::{ComputeFormat, GroupNorm, Laps, Ops, Result, Rows, Store, Window};
 
@@ -37,14 +37,15 @@ impl Torch {
 
     /// Divides attention and feed-forward layers as a format says, of which nothing else differs.
     pub fn divide_as(&mut self, format: &ComputeFormat) {
-        self.format = ComputeFormat { queries: format.queries, feed_forward: format.feed_forward, ..self.format };
+        self.format =
+            ComputeFormat { queries: format.queries, feed_forward_parts: format.feed_forward_parts, ..self.format };
     }
 }
 
 /// True if attention whose heads have this width is fused on a device in a format, where it is
 /// tried.
 pub fn fuses_attention(format: &ComputeFormat, device: Device, width: i64) -> bool {
-    attention::is_fused(device, width, format.convolution)
+    attention::is_fused(device, width, format.product_dtype)
 }
 
 impl Ops for Torch {
@@ -75,7 +76,7 @@ impl Ops for Torch {
     }
 
     fn empty(&self, [batch, channels, height, width]: [i64; 4]) -> Result<Tensor> {
-        let options = (kind(self.format.rest)?, self.device);
+        let options = (kind(self.format.layer_dtype)?, self.device);
         Ok(match self.format.layout {
             Layout::ChannelsFirst => Tensor::f_empty([batch, channels, height, width], options)?,
             Layout::ChannelsLast => {
@@ -175,7 +176,7 @@ impl Ops for Torch {
     }
 
     fn winograd_kernel(&self, weight: &Tensor, bias: &Tensor, upsamples: bool) -> Result<Winograd> {
-        Ok(Winograd::new(weight, bias, upsamples, kind(self.format.convolution)?)?)
+        Ok(Winograd::new(weight, bias, upsamples, kind(self.format.product_dtype)?)?)
     }
 
     fn winograd_convolution(

@@ -127,7 +127,7 @@ fn the_metered_peak_is_the_measured_one() {
                 || measured.best(Dtype::F32).is_some_and(|best| speed.flops_per_second < best / 8.0);
             let shapes = if is_slow { [[1, CHANNELS, 48, 32], [2, CHANNELS, 32, 16]] } else { SHAPES };
             for shape in shapes {
-                let input = Tensor::randn(shape, (Kind::Float, Device::Cpu)).to_kind(kind(format.rest).unwrap());
+                let input = Tensor::randn(shape, (Kind::Float, Device::Cpu)).to_kind(kind(format.layer_dtype).unwrap());
                 let input = to_layout(&input, layout).unwrap();
                 // The first pass wakes libraries that keep memory of their own.
                 for _ in 0..if is_slow { 1 } else { 2 } {
@@ -139,7 +139,7 @@ fn the_metered_peak_is_the_measured_one() {
                     drop(output);
 
                     let meter = Meter::new(format, Costs { kernels: kernels(Device::Cpu), ..speed.into() });
-                    let counted = meter.input(&shape, format.rest).unwrap();
+                    let counted = meter.input(&shape, format.layer_dtype).unwrap();
                     let output = metered.forward(&meter, counted).unwrap();
                     assert_eq!(meter.shape(&output), [shape[0], 3, shape[2], shape[3]]);
                     drop(output);

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use tch::Tensor;
-use tilewright_engine::{Overrides, Vae, VideoVae, WeightStore, extents};
+use tilewright_engine::{Overrides, VaeFile, VideoVaeFile, WeightStore, extents};
 use tilewright_media::{Kind, Shape};
 use tilewright_models::{Checkpoint, Extents, Family, Identity, Latent, LatentFile, Scaling};
 
@@ -21,9 +21,9 @@ pub fn published_rate(family: &str) -> u32 {
 #[derive(Debug)]
 pub enum Model {
     /// An autoencoder of pictures.
-    Picture(Box<Vae>),
+    Picture(Box<VaeFile>),
     /// An autoencoder of clips, and of single frames.
-    Clip(Box<VideoVae>),
+    Clip(Box<VideoVaeFile>),
 }
 
 /// The same expression for the autoencoder of either kind.
@@ -53,8 +53,8 @@ impl Model {
     /// override.
     pub fn open(path: &Path, overrides: Overrides) -> Result<Self> {
         Ok(match Self::is_video_file(path)? {
-            true => Model::Clip(Box::new(VideoVae::open(path, overrides)?)),
-            false => Model::Picture(Box::new(Vae::open(path, overrides)?)),
+            true => Model::Clip(Box::new(VideoVaeFile::open(path, overrides)?)),
+            false => Model::Picture(Box::new(VaeFile::open(path, overrides)?)),
         })
     }
 

@@ -1,4 +1,4 @@
-//! Errors of loading and configuring a policy. Later nothing fails: there is always the host's own
+//! Errors of loading and configuring a policy. Later nothing fails: there is always the fallback
 //! plan.
 
 use std::{io, path::PathBuf, time::Duration};

@@ -1,4 +1,4 @@
-//! The search for the host's own plan, for requests without a usable answer of a policy.
+//! The search for the fallback plan, for requests without a usable answer of a policy.
 
 use tilewright_plan::{CostModel, Failure, Question};
 

@@ -1,4 +1,4 @@
-//! The host's own plan as a planner, for a policy that is not to be asked at all.
+//! The fallback as a planner, for a policy that is not to be asked at all.
 
 use std::{sync::Arc, time::Instant};
 
@@ -31,7 +31,7 @@ impl FallbackPlanner {
     }
 }
 
-/// A decision for the host's own plan, without a policy.
+/// A decision for the fallback plan, without a policy.
 pub(crate) fn fallback_decision<W: Work>(
     started: Instant,
     plan: W::Plan,

@@ -255,7 +255,7 @@ impl LoadedPolicy {
     }
 
     /// Checks that [`LoadedPolicy::with_time_budget`]'s time was enough, since later answers are
-    /// the host's own.
+    /// the fallback's.
     ///
     /// # Errors
     /// [`PolicyError::TooSlow`].

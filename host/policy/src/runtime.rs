@@ -328,7 +328,7 @@ impl<W: Decided> Planner<W> for Policy {
         TimeBudget::count(time_budget.as_deref(), || self.answer(question, costs))
     }
 
-    /// The host's own plan after the policy's attempts.
+    /// The fallback plan after the policy's attempts.
     fn fallback(&mut self, question: &Question<'_, W>, costs: &dyn CostModel<W>) -> Option<Decision<W>> {
         let started = Instant::now();
         let plan = W::last_resort(question, costs)?;

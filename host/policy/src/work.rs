@@ -1,4 +1,4 @@
-//! The kinds of work, as far as the checks and the host's own plans differ.
+//! The kinds of work, as far as the checks and the fallback plans differ.
 
 mod denoise;
 mod text;
@@ -43,11 +43,11 @@ pub(crate) trait Planned: Work {
     /// True if an outcome of one request shows the price of the other.
     fn is_same_model_and_size(one: &Self::Request, other: &Self::Request) -> bool;
 
-    /// The plan of a request that has no usable answer: the first one, or the next one after its
-    /// attempts failed.
+    /// The fallback plan of a request that has no usable answer: the first one, or the next one
+    /// after its attempts failed.
     fn host_plan(question: &Question<'_, Self>, costs: &dyn CostModel<Self>) -> Self::Plan;
 
-    /// The host's own plan for a request after the attempts of a policy are used up. `None` if no
+    /// The fallback plan for a request after the attempts of a policy are used up. `None` if no
     /// plan is left that has not failed.
     fn last_resort(question: &Question<'_, Self>, costs: &dyn CostModel<Self>) -> Option<Self::Plan>;
 

@@ -148,7 +148,7 @@ impl Soak {
         Request { batch: HOSTILE_BATCH, hints: vec![hint], ..self.cases[0].request.clone() }
     }
 
-    /// The decision fails as expected, and the host's own plan replaces the answer.
+    /// The decision fails as expected, and the fallback plan replaces the answer.
     fn assert_fails(&self, decision: &Decision, reason: FallbackReason) {
         let fallback = decision.fallback.as_ref().unwrap_or_else(|| panic!("no fallback: {decision:?}"));
         assert_eq!(fallback.reason, reason, "{}", fallback.detail);

@@ -1,4 +1,4 @@
-//! Carries plans out on clips, round by round, and remembers across attempts what was delivered.
+//! Carries plans out on clips, chunk by chunk, and remembers across attempts what was delivered.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,11 @@ use tilewright_models::{
 use tilewright_plan::{Dtype, Failure, Outcome, Plan, Space, UnderWay, Vae};
 use tilewright_torch::{device::synchronize, kernels, memory, non_finite, transfer};
 
-use super::{ClipJob, Sink, price::Rounds};
+use super::{ClipJob, Sink, price::Chunks};
 use crate::{
     Error, Grid, Result,
     offload::Turns,
-    task::{AttemptContext, AttemptError, Attempted, Task, check_peak, likely, load, settle, trim_between},
+    task::{Allowance, AttemptContext, AttemptError, Attempted, Task, check_peak, likely, load, settle, trim_between},
     weights::Lease,
 };
 
@@ -27,7 +27,7 @@ pub(super) struct ClipDecoding<'a> {
     /// Frames of all samples that an earlier process has delivered.
     resumed: u32,
     /// The sample at work, as far as it came.
-    live: Option<SampleState>,
+    live: Option<ClipState>,
     decoders: Vec<Lease<Decoder>>,
     /// Time spent decoding, failed attempts included: nothing of them that was delivered is done
     /// again.
@@ -41,7 +41,7 @@ pub(super) struct ClipDecoding<'a> {
 }
 
 /// The state of one sample under one division of the area.
-struct SampleState {
+struct ClipState {
     sample: usize,
     plan: Plan,
     format: ComputeFormat,
@@ -49,9 +49,9 @@ struct SampleState {
     turns: Turns,
     /// None if the area is not divided.
     grid: Option<Faded>,
-    round: Option<Round>,
-    /// Rounds that came to their end.
-    rounds: u32,
+    chunk: Option<Chunk>,
+    /// Chunks that came to their end.
+    chunks: u32,
 }
 
 /// A tile, or all of the area.
@@ -73,7 +73,7 @@ struct Faded {
 }
 
 /// Latent frames that all tiles take before any frame leaves.
-struct Round {
+struct Chunk {
     /// The latent frame after the last.
     until: i64,
     tile: usize,
@@ -142,8 +142,8 @@ impl<'a> ClipDecoding<'a> {
                 let done = self.delivered[sample];
                 let tile = &mut live.tiles[tile];
                 (tile.clip, tile.format) = (Clip::from_frame(&self.job.input.vae.config, done), Some(format));
-                if let Some(round) = &mut live.round {
-                    round.frames.clear();
+                if let Some(chunk) = &mut live.chunk {
+                    chunk.frames.clear();
                 }
                 let precision = live.plan.precision;
                 live.plan = Plan { precision, ..plan.clone() };
@@ -151,7 +151,7 @@ impl<'a> ClipDecoding<'a> {
             }
         }
         self.live = None;
-        self.live = Some(SampleState::new(self.job, sample, self.delivered[sample], plan, format)?);
+        self.live = Some(ClipState::new(self.job, sample, self.delivered[sample], plan, format)?);
         Ok(())
     }
 
@@ -163,41 +163,41 @@ impl<'a> ClipDecoding<'a> {
             }
             self.prepare(sample, plan, format)?;
             while self.delivered[sample] < all {
-                let is_between = self.live.as_ref().is_some_and(|live| live.rounds > 1 && live.round.is_none());
+                let is_between = self.live.as_ref().is_some_and(|live| live.chunks > 1 && live.chunk.is_none());
                 if is_between {
                     context.between_chunks()?;
                 }
-                self.round(sample, context)?;
+                self.chunk(sample, context)?;
             }
             self.live = None;
         }
         Ok(())
     }
 
-    /// One round: the next latent frames through every tile, and the frames that come of them
+    /// One chunk: the next latent frames through every tile, and the frames that come of them
     /// delivered.
-    fn round(&mut self, sample: usize, context: &mut AttemptContext<'_>) -> Attempted<()> {
+    fn chunk(&mut self, sample: usize, context: &mut AttemptContext<'_>) -> Attempted<()> {
         let (device, latent_frames) = (self.job.machine.device, self.latent_frames());
         let (start, aside) = (Instant::now(), self.aside);
         let Some(mut live) = self.live.take() else { return Ok(()) };
         let outcome = self.tiles(&mut live, sample, latent_frames, context);
-        let until = live.round.as_ref().map_or(0, |round| round.until);
-        let (rounds, plan) = (live.rounds, live.plan.clone());
+        let until = live.chunk.as_ref().map_or(0, |chunk| chunk.until);
+        let (chunks, plan) = (live.chunks, live.plan.clone());
         let ended = outcome.is_ok();
         if ended {
-            live.round = None;
-            live.rounds += 1;
+            live.chunk = None;
+            live.chunks += 1;
         }
         self.live = Some(live);
         outcome?;
         trim_between(device, plan.release)?;
         let peak = memory::of(device)?.peak.saturating_sub(self.base).saturating_add(self.weights());
-        // The first frame's cost says little of the others; the last round is in the outcome of
+        // The first frame's cost says little of the others; the last chunk is in the outcome of
         // the whole.
-        if rounds > 0 && until < latent_frames {
+        if chunks > 0 && until < latent_frames {
             let spent = start.elapsed().saturating_sub(self.aside - aside);
             let pushed = f64::from(
-                Rounds::of(&plan, self.job.input.vae.config.temporal_scale(), latent_frames as u32).latent_frames,
+                Chunks::of(&plan, self.job.input.vae.config.temporal_scale(), latent_frames as u32).latent_frames,
             );
             let clips = self.delivered.len() as f64;
             let share = pushed / latent_frames as f64 / clips;
@@ -211,45 +211,45 @@ impl<'a> ClipDecoding<'a> {
 
     fn tiles(
         &mut self,
-        live: &mut SampleState,
+        live: &mut ClipState,
         sample: usize,
         latent_frames: i64,
         context: &mut AttemptContext<'_>,
     ) -> Attempted<()> {
         let config = &self.job.input.vae.config;
-        let rounds = Rounds::of(&live.plan, config.temporal_scale(), latent_frames as u32);
-        if live.round.is_none() {
+        let chunks = Chunks::of(&live.plan, config.temporal_scale(), latent_frames as u32);
+        if live.chunk.is_none() {
             let pushed = live.tiles.iter().map(|tile| i64::from(tile.clip.frames_pushed())).min().unwrap_or(0);
-            let until = (pushed + i64::from(rounds.latent_frames)).min(latent_frames);
-            live.round = Some(Round { until, tile: 0, frames: Vec::new(), gathered: None });
+            let until = (pushed + i64::from(chunks.latent_frames)).min(latent_frames);
+            live.chunk = Some(Chunk { until, tile: 0, frames: Vec::new(), gathered: None });
         }
         loop {
-            let (Some(round), count) = (&mut live.round, live.tiles.len()) else { return Ok(()) };
-            if round.tile == count {
+            let (Some(chunk), count) = (&mut live.chunk, live.tiles.len()) else { return Ok(()) };
+            if chunk.tile == count {
                 break;
             }
-            self.tile(live, sample, &rounds, context)?;
-            if let Some(round) = &mut live.round {
-                round.tile += 1;
+            self.tile(live, sample, &chunks, context)?;
+            if let Some(chunk) = &mut live.chunk {
+                chunk.tile += 1;
             }
         }
-        if let Some(gathered) = live.round.as_mut().and_then(|round| round.gathered.take()) {
+        if let Some(gathered) = live.chunk.as_mut().and_then(|chunk| chunk.gathered.take()) {
             self.deliver(sample, &gathered)?;
         }
         Ok(())
     }
 
-    /// The round's latent frames through one tile.
+    /// The chunk's latent frames through one tile.
     fn tile(
         &mut self,
-        live: &mut SampleState,
+        live: &mut ClipState,
         sample: usize,
-        rounds: &Rounds,
+        chunks: &Chunks,
         context: &mut AttemptContext<'_>,
     ) -> Attempted<()> {
         let (device, all) = (self.job.machine.device, self.latent_frames());
-        let SampleState { tiles, turns, round: Some(round), grid, plan, format, .. } = live else { return Ok(()) };
-        let index = round.tile;
+        let ClipState { tiles, turns, chunk: Some(chunk), grid, plan, format, .. } = live else { return Ok(()) };
+        let index = chunk.tile;
         let count = tiles.len();
         turns.take(device, tiles, index, plan.offload, |tile| tile.clip.state_mut())?;
         let tile = &mut tiles[index];
@@ -260,14 +260,14 @@ impl<'a> ClipDecoding<'a> {
             let decoder = decoder.ok_or_else(|| tilewright_torch::Error::Torch("a decoder is not loaded".into()))?;
             let band = if let Space::Exact(tile) = plan.space { Some(tile.height) } else { None };
             let height = tile.place[0].1 as u32 * self.job.input.vae.config.spatial_scale();
-            let spread = Spread { frames: rounds.frames, band, height };
+            let spread = Spread { frames: chunks.frames, band, height };
             loop {
                 let pushed = i64::from(tile.clip.frames_pushed());
                 let latents = match tile.clip.is_settled() {
                     false => None,
-                    true if pushed >= round.until => break,
+                    true if pushed >= chunk.until => break,
                     true => {
-                        let most = i64::from(rounds.pushed).min(round.until - pushed);
+                        let most = i64::from(chunks.pushed).min(chunk.until - pushed);
                         Some(self.latents(sample, pushed, most, &tile.place)?)
                     }
                 };
@@ -276,7 +276,7 @@ impl<'a> ClipDecoding<'a> {
                     &mut tile.clip,
                     latents.as_ref(),
                     &spread,
-                    round,
+                    chunk,
                     (sample, index, count),
                     grid.is_some(),
                     context,
@@ -286,7 +286,7 @@ impl<'a> ClipDecoding<'a> {
                 tile.clip.end();
             }
             if let Some(grid) = grid {
-                grid.gather(round, index, &tile.place, self.job)?;
+                grid.gather(chunk, index, &tile.place, self.job)?;
             }
             Ok(())
         })();
@@ -301,7 +301,7 @@ impl<'a> ClipDecoding<'a> {
         clip: &mut Clip,
         latents: Option<&Tensor>,
         spread: &Spread,
-        round: &mut Round,
+        chunk: &mut Chunk,
         (sample, index, count): (usize, usize, usize),
         gathers: bool,
         context: &mut AttemptContext<'_>,
@@ -320,7 +320,7 @@ impl<'a> ClipDecoding<'a> {
         let mut emit = |frames: Tensor| {
             let outcome = match non_finite(&frames) {
                 Ok(0) if gathers => {
-                    round.frames.push(frames);
+                    chunk.frames.push(frames);
                     Ok(())
                 }
                 Ok(0) => self.deliver(sample, &frames),
@@ -371,14 +371,16 @@ impl Task<Vae> for ClipDecoding<'_> {
         let format = PlanFormat::of(plan, &kernels(device)).compute()?;
         load(context, |step| self.load(format, step))?;
         // State that an earlier attempt left in the clip counts as this one's.
-        let held = self.live.as_ref().map_or(0, |live| live.bytes(device));
-        self.base = memory::of(device)?.in_use.saturating_sub(held);
+        let state = self.live.as_ref().map_or(0, |live| live.bytes(device));
+        self.base = memory::of(device)?.in_use.saturating_sub(state);
         let aside = self.aside;
         let start = Instant::now();
-        let limit = self.job.request.memory_limit;
-        let outcome = self.job.input.vae.measure(device, limit, self.weights(), held, || {
-            settle(device, plan.release, self.samples(plan, format, context))
-        });
+        let allowance = Allowance { limit: self.job.request.memory_limit, weights: self.weights(), state };
+        let outcome = self
+            .job
+            .input
+            .vae
+            .measure(device, allowance, || settle(device, plan.release, self.samples(plan, format, context)));
         self.elapsed += start.elapsed().saturating_sub(self.aside - aside);
         self.not_finite = matches!(outcome, Err(AttemptError::Failed(Failure::NonFinite { .. })));
         if outcome.is_ok() {
@@ -401,13 +403,13 @@ impl Task<Vae> for ClipDecoding<'_> {
     }
 
     fn under_way(&self, _: Option<&Plan>) -> Option<UnderWay> {
-        // The first rounds show what a plan takes: what fails there may begin anew in any way.
-        let live = self.live.as_ref().filter(|live| live.rounds > 1)?;
+        // The first chunks show what a plan takes: what fails there may begin anew in any way.
+        let live = self.live.as_ref().filter(|live| live.chunks > 1)?;
         Some(UnderWay { done: self.delivered[live.sample], plan: live.plan.clone() })
     }
 }
 
-impl SampleState {
+impl ClipState {
     fn new(job: &ClipJob<'_>, sample: usize, done: u32, plan: &Plan, format: ComputeFormat) -> Result<Self> {
         let scale = job.input.vae.config.spatial_scale();
         let (_, _, _, height, width) = job.input.latents.size5()?;
@@ -433,13 +435,13 @@ impl SampleState {
                 (tiles, Some(Faded { rows, columns, places, scale }))
             }
         };
-        Ok(Self { sample, plan: plan.clone(), format, tiles, turns: Turns::default(), grid, round: None, rounds: 0 })
+        Ok(Self { sample, plan: plan.clone(), format, tiles, turns: Turns::default(), grid, chunk: None, chunks: 0 })
     }
 
     /// Bytes of the state on a device, and of what is under way.
     fn bytes(&self, device: Device) -> u64 {
-        let round = self.round.as_ref();
-        let frames = round.into_iter().flat_map(|round| round.frames.iter().chain(&round.gathered));
+        let chunk = self.chunk.as_ref();
+        let frames = chunk.into_iter().flat_map(|chunk| chunk.frames.iter().chain(&chunk.gathered));
         let frames: usize = frames.map(|frames| 4 * frames.numel()).sum();
         (self.tiles.iter().map(|tile| tile.clip.bytes(device)).sum::<usize>() + frames) as u64
     }
@@ -457,29 +459,29 @@ impl SampleState {
     /// The tile that failed, if a wider type may mend it; `None` if it was in f32 or TF32.
     fn failed_tile(&self) -> Option<usize> {
         let narrow = !matches!(self.plan.precision.dtype(), Dtype::F32 | Dtype::Tf32);
-        self.round.as_ref().map(|round| round.tile).filter(|tile| narrow && *tile < self.tiles.len())
+        self.chunk.as_ref().map(|chunk| chunk.tile).filter(|tile| narrow && *tile < self.tiles.len())
     }
 }
 
 impl Faded {
     /// Adds the frames of a tile, which are whole and finite, to those of the others.
-    fn gather(&self, round: &mut Round, index: usize, place: &[(i64, i64); 2], job: &ClipJob<'_>) -> Result<()> {
-        let count: i64 = round.frames.iter().map(|frames| frames.size()[0]).sum();
+    fn gather(&self, chunk: &mut Chunk, index: usize, place: &[(i64, i64); 2], job: &ClipJob<'_>) -> Result<()> {
+        let count: i64 = chunk.frames.iter().map(|frames| frames.size()[0]).sum();
         let (height, width) = (i64::from(job.request.height), i64::from(job.request.width));
-        let gathered = match round.gathered.take() {
+        let gathered = match chunk.gathered.take() {
             Some(gathered) => gathered,
             None => {
                 let shape = [count, job.input.vae.config.image_channels as i64, height, width];
                 Tensor::f_zeros(shape, (Kind::Float, job.machine.device))?
             }
         };
-        let gathered = round.gathered.insert(gathered);
+        let gathered = chunk.gathered.insert(gathered);
         let (row, column) = self.places[index];
         let (rows, columns) = (&self.rows[row], &self.columns[column]);
         let (tall, wide) = (rows.size()[2], columns.size()[3]);
         let [top, left] = place.map(|(first, _)| first * self.scale);
         let mut first = 0;
-        for frames in round.frames.drain(..) {
+        for frames in chunk.frames.drain(..) {
             let weighted = frames.f_mul(rows)?.f_mul_(columns)?;
             let part = gathered.f_narrow(0, first, frames.size()[0])?;
             let _ = part.f_narrow(2, top, tall)?.f_narrow(3, left, wide)?.f_add_(&weighted)?;

@@ -32,7 +32,7 @@ pub(crate) struct ClipPrices<C: HalfConfig> {
 
 /// The division of a clip into a plan's chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rounds {
+pub(super) struct Chunks {
     /// Latent frames after which frames leave; all of them if tiles are decoded one after the
     /// other over the whole clip.
     pub latent_frames: u32,
@@ -42,7 +42,7 @@ pub(super) struct Rounds {
     pub frames: u32,
 }
 
-impl Rounds {
+impl Chunks {
     pub fn of(plan: &Plan, temporal: u32, all: u32) -> Self {
         // The host's choice if the plan leaves it: one latent frame at a time, as diffusers
         // does.
@@ -126,11 +126,11 @@ impl ClipCost for ClipPrices<Config> {
         if let Time::Blended { .. } = plan.time {
             return Err("this model carries its causal state: chunks decoded alone would only lose it".into());
         }
-        let rounds = Rounds::of(plan, self.temporal, self.latent_frames);
+        let chunks = Chunks::of(plan, self.temporal, self.latent_frames);
         let mut extent = Extent {
             latent_frames: self.latent_frames,
-            pushed: rounds.pushed,
-            frames: rounds.frames,
+            pushed: chunks.pushed,
+            frames: chunks.frames,
             height: self.height,
             width: self.width,
             band: None,
@@ -143,8 +143,8 @@ impl ClipCost for ClipPrices<Config> {
             Space::Blended(tile) => {
                 (tiles, extent.height, extent.width) = self.divided(tile);
                 let parked = plan.offload && tiles > 1;
-                let (height, width, round) = (self.height, self.width, rounds.latent_frames);
-                extent.tiled = Some(Tiled { tiles, parked, height, width, round });
+                let (height, width, chunk) = (self.height, self.width, chunks.latent_frames);
+                extent.tiled = Some(Tiled { tiles, parked, height, width, chunk });
             }
         }
         let cost = self.pass(plan, &extent)?;
@@ -152,20 +152,20 @@ impl ClipCost for ClipPrices<Config> {
         if !self.on_cpu() {
             // On a CPU the latents are where they were.
             let latents = self.latent_channels * f64::from(self.height) * f64::from(self.width);
-            peak += 4.0 * f64::from(rounds.pushed) * latents / f64::from(self.scale * self.scale);
+            peak += 4.0 * f64::from(chunks.pushed) * latents / f64::from(self.scale * self.scale);
         }
         let kept = f64::from(self.height) * f64::from(self.width);
         let pixels = f64::from(tiles) * f64::from(extent.height) * f64::from(extent.width);
         let gathering = if tiles > 1 { 28.0 } else { 8.0 };
         let output = gathering * self.image_channels * pixels * f64::from(self.frames) / self.bytes_per_second;
         // At each turn of a tile its state comes, and that of the tile before goes.
-        let turns = self.latent_frames.div_ceil(rounds.latent_frames);
+        let turns = self.latent_frames.div_ceil(chunks.latent_frames);
         let is_moved = extent.tiled.is_some_and(|tiled| tiled.parked) && turns > 1;
         let moved = if is_moved { f64::from(turns) * cost.state_bytes as f64 } else { 0.0 };
         let per_tile = cost.seconds + moved / self.transfer_bytes_per_second;
         let seconds = f64::from(self.batch) * (f64::from(tiles) * per_tile + output);
         // The first frame, those after it, and what is left over at the end.
-        let ragged = self.latent_frames > 1 && !(self.latent_frames - 1).is_multiple_of(rounds.pushed);
+        let ragged = self.latent_frames > 1 && !(self.latent_frames - 1).is_multiple_of(chunks.pushed);
         Ok(Cost {
             peak_bytes: peak as u64,
             weights_bytes: 0,

@@ -1,5 +1,7 @@
 //! The prices of a sample's plans: the network's own `forward` on a meter.
 
+mod metered_step;
+
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
@@ -8,21 +10,15 @@ use std::{
 
 use tch::Device;
 use tilewright_kernels::{Kernels, Measured};
-use tilewright_models::{
-    AnyConfig, BlockChoice, ComputeFormat, DenoiserConfig, DenoiserFile, Inputs, transformer::Residency,
-};
-use tilewright_nn::{Costs, Meter, Ops, TokenOps, TokenScope, fuses_attention};
+use tilewright_models::{ComputeFormat, DenoiserConfig, DenoiserFile, transformer::Residency};
+use tilewright_nn::{Costs, Meter, fuses_attention};
 use tilewright_plan::{
     Attention, Denoise, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRecord, DenoiserModel,
-    Dtype, LEAST_QUERIES, Layout, MOST_BLOCKS_AHEAD, MOST_PARTS, Products, Release, StepReuse, Trial, WeightForm,
+    Dtype, LEAST_QUERIES, Layout, MOST_BLOCKS_AHEAD, MOST_PARTS, Products, Release, Trial, WeightForm,
 };
 use tilewright_torch::{device, kernels};
 
-use super::{
-    Denoiser, filled,
-    passes::{Group, Pass, passes},
-    shape::SampleShape,
-};
+use super::{Denoiser, passes::passes, shape::SampleShape};
 use crate::{
     Error, Machine, Result, WeightKey,
     costs::{DTYPES, Prices, ratio},
@@ -104,7 +100,7 @@ impl DenoisePrices {
             return 0.0;
         }
         let share = stored as f64 / self.model.stored_bytes.max(1) as f64;
-        let bytes = match (plan.products, format.convolution) {
+        let bytes = match (plan.products, format.product_dtype) {
             (Products::Int8, _) => 1.0,
             (_, Dtype::F32) => 4.0,
             _ => 2.0,
@@ -147,9 +143,9 @@ impl DenoisePrices {
             Attention::Fused => None,
             Attention::Pieces { queries } => Some(queries.into()),
         };
-        let feed_forward = plan.feed_forward.into();
+        let feed_forward_parts = plan.feed_forward.into();
         let format =
-            ComputeFormat { queries, feed_forward, ..ComputeFormat::new(plan.precision, Layout::ChannelsFirst)? };
+            ComputeFormat { queries, feed_forward_parts, ..ComputeFormat::new(plan.precision, Layout::ChannelsFirst)? };
         let refused = |reason: &str| Err(Error::NotOffered(reason.into()));
         match plan.products {
             Products::Precision => {}
@@ -169,7 +165,7 @@ impl DenoisePrices {
                 }
             }
         }
-        Ok(ComputeFormat { products: plan.products, ..format })
+        Ok(ComputeFormat { product_form: plan.products, ..format })
     }
 
     /// Refuses products in 8-bit integers where the processor or the weights have none.
@@ -215,10 +211,10 @@ impl DenoisePrices {
     /// False if matrices are expanded already and it matters: a processor with products of its own
     /// holds no more for the others.
     fn expands_rows(&self, plan: &DenoisePlan, format: ComputeFormat) -> bool {
-        plan.weights != WeightForm::Expanded || self.kernels().has_products(format.convolution)
+        plan.weights != WeightForm::Expanded || self.kernels().has_products(format.product_dtype)
     }
 
-    /// The result of [`DenoisePrices::meter`], from the last time if it is the same work.
+    /// The result of a step on a meter, from the last time if it is the same work.
     fn metered(&self, format: ComputeFormat, costs: Costs, plan: &DenoisePlan) -> Metered {
         let mut seen = plan.without_reason();
         (seen.ahead, seen.release) = (None, Release::Keep);
@@ -228,122 +224,14 @@ impl DenoisePrices {
         if let Some(known) = self.lock().get(&seen) {
             return known.clone();
         }
-        let metered = self.meter(format, costs, plan).map_err(|error| error.to_string());
+        let meter = Meter::new(format, costs);
+        let metered = metered_step::measure(self, plan, &meter).map_err(|error| error.to_string());
         self.lock().insert(seen, metered.clone());
         metered
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<DenoisePlan, Metered>> {
         self.metered.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The peak beside the weights, and the seconds of a step.
-    fn meter(&self, format: ComputeFormat, costs: Costs, plan: &DenoisePlan) -> Result<(u64, f64)> {
-        let meter = Meter::new(format, costs);
-        let config = self.config();
-        let scope = TokenScope::new(self.experts[0].file(), &meter);
-        let network = config.build(&scope).map_err(Error::Model)?;
-        let nn = |error: tilewright_nn::Error| Error::Model(error.into());
-        let size = self.shape.latents.clone();
-        let whole = filled(&size, config.facts().patch);
-        let occupied = |shape: &[i64]| meter.occupied(shape, Dtype::F32).map_err(nn);
-        let passes = passes(&self.shape, plan);
-        let rows = |pass: &Pass, group: &Group| group.count() * pass.conditionings.len() as i64;
-        let mut contexts = Vec::new();
-        for pass in &passes {
-            let mut of_pass = Vec::new();
-            for group in pass.firsts() {
-                let of_group = |shape: &Vec<i64>| {
-                    let mut shape = shape.clone();
-                    shape[0] = rows(pass, group);
-                    occupied(&shape)
-                };
-                let given = &self.shape.prompts[pass.conditionings[0]];
-                let text = of_group(&given.text)?;
-                let pooled = given.pooled.as_ref().map(of_group).transpose()?;
-                let image = given.image.as_ref().map(of_group).transpose()?;
-                let guidance = self.shape.guidance;
-                let inputs = Inputs { text: &text, pooled: pooled.as_ref(), image: image.as_ref(), guidance };
-                of_pass.push(network.prepare(&meter, &inputs, whole).map_err(Error::Model)?);
-            }
-            contexts.push(of_pass);
-        }
-        let latents = occupied(&size)?;
-        // Reuse of outputs keeps an input, an output, and a difference for each conditioning.
-        let keeps_outputs = self.reuse(plan).is_some() && matches!(plan.reuse, StepReuse::Output { .. });
-        let reused = if keeps_outputs { 2 + self.shape.prompts.len() as u32 } else { 0 };
-        let remembered = (0..self.shape.sampler.remembered() + reused).map(|_| occupied(&size));
-        let _remembered = remembered.collect::<Result<Vec<_>>>()?;
-        let sigmas = vec![1.0; if self.shape.has_clean_frames { size[2] as usize } else { 1 }];
-        let before = meter.seconds();
-        // With the condition's channels, and sides of whole patches.
-        let mut shape = size.clone();
-        let axes = shape.len();
-        [shape[axes - 2], shape[axes - 1]] = [whole[1], whole[2]];
-        shape[1] += config.facts().condition_channels;
-        let input = if shape == size { latents.clone() } else { occupied(&shape)? };
-        let keeps_changes = self.reuse(plan).is_some() && matches!(plan.reuse, StepReuse::FirstBlock { .. });
-        let (mut velocities, mut changes, blocks) = (Vec::new(), Vec::new(), config.blocks());
-        let mut repeated_seconds = 0.0;
-        for (pass, contexts) in passes.iter().zip(&contexts) {
-            // The seconds of the first group of each size, and the shape of the tokens whose
-            // changes it kept.
-            let mut known: HashMap<usize, (f64, Option<Vec<i64>>)> = HashMap::new();
-            for (number, group) in pass.groups.iter().enumerate() {
-                let is_last = !pass.groups[number + 1..].iter().any(|other| other.context == group.context);
-                // Between the first and the last group of a size, nothing else is held but what
-                // each of them keeps.
-                if let Some((seconds, tokens)) = known.get(&group.context).filter(|_| !is_last) {
-                    repeated_seconds += seconds;
-                    for like in tokens.iter().flat_map(|tokens| [tokens, tokens]) {
-                        changes.push(meter.unset(like, format.rest).map_err(nn)?);
-                    }
-                    continue;
-                }
-                let (begun, mut kept_tokens) = (meter.seconds(), None);
-                let mut shape = shape.clone();
-                shape[0] = rows(pass, group);
-                let repeated = if pass.conditionings.len() == 1 { None } else { Some(occupied(&shape)?) };
-                let input = match &repeated {
-                    Some(repeated) => repeated.clone(),
-                    None => meter.narrow(&input, 0, group.samples.start, group.count()).map_err(nn)?,
-                };
-                let context = &contexts[group.context];
-                let mut passing = Vec::new();
-                let mut before_block = |block: usize, tokens: &<Meter as Ops>::Tensor| {
-                    if keeps_changes && block == 0 {
-                        let like = meter.shape(tokens);
-                        kept_tokens = Some(like.clone());
-                        let copy = || meter.unset(&like, format.rest);
-                        // The change by the first block and that by the rest stay; the tokens
-                        // before and after the first block go.
-                        changes.extend([copy()?, copy()?]);
-                        passing.extend([copy()?, copy()?]);
-                    } else if block == blocks {
-                        passing.clear();
-                    }
-                    Ok(BlockChoice::Run)
-                };
-                let velocity = network.forward(&meter, &input, &sigmas, context, &mut before_block);
-                let velocity = velocity.map_err(Error::Model)?;
-                known.insert(group.context, (meter.seconds() - begun, kept_tokens));
-                if pass.groups.len() == 1 {
-                    velocities.push(velocity);
-                } else if group.samples.start == 0 {
-                    let mut all = size.clone();
-                    all[0] *= pass.conditionings.len() as i64;
-                    velocities.push(occupied(&all)?);
-                }
-            }
-        }
-        // Latents without noise, and what they are added up from.
-        let _denoised = (0..3).map(|_| occupied(&size)).collect::<Result<Vec<_>>>()?;
-        // The first step of a CPU has the latents that it was given, which are there already.
-        let given = match self.shape.steps() == 1 && self.device == Device::Cpu {
-            true => size.iter().product::<i64>() as u64 * size_of::<f32>() as u64,
-            false => 0,
-        };
-        Ok((meter.peak_bytes().saturating_sub(given), meter.seconds() - before))
     }
 }
 

@@ -4,21 +4,27 @@ use std::time::{Duration, Instant};
 use tilewright_wording::Setting;
 
 use tch::{Device, Tensor};
+use tilewright_models::ComputeFormat;
 use tilewright_plan::{
     Decision, Denoise, DenoiseCapabilities, DenoiseOutcome, DenoisePlan, DenoiseRequest, Failure, Objective, Planner,
-    Precision, Products, Stage, UnderWay,
+    PoolStatistics, Precision, Products, Stage, UnderWay,
 };
 use tilewright_sampling::{Course, Tensors};
 use tilewright_torch::device;
 
 use super::{
-    Denoiser, SampleInput, SampleShape, SampleState, Sampling, costs::DenoisePrices, extents, filled, gauge::Gauge,
-    reuse::Reused, steps::Walk,
+    Denoiser, SampleInput, SampleShape, SampleState, Sampling,
+    costs::DenoisePrices,
+    extents,
+    gauge::Gauge,
+    padded_extents,
+    reuse::{Reuse, Reused},
+    steps::Walk,
 };
 use crate::{
     Error, Finished, Job, Machine, Observer, Result, Unfinished,
     run::{is_hopeless, run},
-    task::{AttemptContext, AttemptError, Attempted, Task, measure, settle},
+    task::{Allowance, AttemptContext, AttemptError, Attempted, Task, measure, settle},
     text::USUAL_TOKENS,
     work::{Attempts, Runnable},
 };
@@ -80,7 +86,7 @@ impl<'a> DenoiseQuote<'a> {
         let size = &shape.latents;
         let [frames, height, width] = extents(size);
         let patch = denoiser.config().facts().patch;
-        let [_, rows, columns] = filled(size, patch);
+        let [_, rows, columns] = padded_extents(size, patch);
         let tokens = frames * (rows / patch) * (columns / patch);
         let request = DenoiseRequest {
             model: denoiser.model(),
@@ -207,12 +213,76 @@ struct Spent {
     peak_bytes: u64,
     reused: u32,
     reuse_deviation: f64,
+    /// The time of the last attempt that is no part of the plan's: loading, and keeping steps.
+    aside: Duration,
+}
+
+impl Spent {
+    /// Adds a walk that has ended, well or not.
+    fn note(&mut self, walk: &Walk<'_>) {
+        let Reused { calls, deviation } = walk.reuse.as_ref().map(Reuse::reused).unwrap_or_default();
+        self.moved_bytes += walk.moved;
+        self.reused += calls;
+        self.reuse_deviation = self.reuse_deviation.max(deviation);
+        self.aside = walk.load + walk.aside;
+    }
+
+    fn outcome(&self, steps: u32, weights_bytes: u64, pool: PoolStatistics) -> DenoiseOutcome {
+        DenoiseOutcome {
+            elapsed: self.elapsed,
+            load: Duration::ZERO,
+            step: self.elapsed / steps.max(1),
+            peak_bytes: self.peak_bytes,
+            weights_bytes,
+            moved_bytes: self.moved_bytes,
+            attempts: 1,
+            reused: self.reused,
+            reuse_deviation: self.reuse_deviation,
+            pool,
+        }
+    }
+}
+
+/// The latents at the end of the way, in host memory.
+struct Walked {
+    latents: Tensor,
+    /// The same with the noise of the last sigma.
+    noisy: Tensor,
+    /// The most bytes of the device that were held, weights aside.
+    peak_bytes: u64,
 }
 
 impl<'a> SampleTask<'a> {
     fn new(job: &'a DenoiseJob<'a>, begun: Option<Begun>) -> Self {
         let resumed = begun.as_ref().map(|begun| (begun.plan.clone(), begun.state.steps));
         Self { job, from: begun.map(|begun| begun.state), resumed, spent: Spent::default() }
+    }
+
+    /// Goes on from the last finished step to the last one, within `most` bytes of the device.
+    fn walk(
+        &mut self,
+        (plan, format): (&DenoisePlan, ComputeFormat),
+        course: &Course<f32>,
+        most: u64,
+        context: &mut AttemptContext<'_, Denoise>,
+    ) -> Attempted<Walked> {
+        let (job, device) = (self.job, self.job.machine.device);
+        let gauge = Gauge::new(device, &job.input.denoiser.weights, most)?;
+        let mut state = match &self.from {
+            None => course.start(Tensors::new(job.input.sampling.latents.f_to_device(device)?))?,
+            Some(state) => state.on(device)?,
+        };
+        let mut walk = Walk::new(job.input, job.prices(), device, (plan, format), course, gauge)?;
+        let ended = walk.go(&mut state, context.observer, &mut |state| self.from = Some(state));
+        *context.load += walk.load;
+        self.spent.note(&walk);
+        let held = walk.finish();
+        ended?;
+        let peak_bytes = held?;
+        let (latents, noisy) = (course.finish(&state)?, course.noisy(&state)?);
+        device::synchronize(device)?;
+        let there = |latents: Tensors<AttemptError>| latents.tensor().f_to_device(Device::Cpu)?.f_contiguous();
+        Ok(Walked { latents: there(latents)?, noisy: there(noisy)?, peak_bytes })
     }
 }
 
@@ -225,7 +295,7 @@ impl Task<Denoise> for SampleTask<'_> {
         context: &mut AttemptContext<'_, Denoise>,
     ) -> Attempted<(Sampled, DenoiseOutcome)> {
         let _no_grad = tch::no_grad_guard();
-        let Self { job, from, spent, .. } = self;
+        let job = self.job;
         let (prices, sampling, device) = (job.prices(), job.input.sampling, job.machine.device);
         let cost = job.estimate(plan).ok();
         let format = prices.format(plan).map_err(AttemptError::Broken)?;
@@ -233,60 +303,25 @@ impl Task<Denoise> for SampleTask<'_> {
         let weights_bytes = cost.map_or(0, |cost| cost.weights_bytes);
         let pooled = prices.pooled_bytes(plan, cost.as_ref(), resident);
         let mapped = weights_bytes.saturating_sub(pooled);
+        let most = job.request.memory_limit.saturating_sub(mapped);
         let sigmas: Vec<f32> = sampling.sigmas.iter().map(|sigma| *sigma as f32).collect();
         let course = Course::new(sampling.sampler, &sampling.model, &sigmas);
         let start = Instant::now();
-        let (mut load, mut moved, mut aside, mut peak) = (Duration::ZERO, 0, Duration::ZERO, 0);
-        let (mut reused, mut deviation) = (0, 0.0_f64);
-        let store = &job.input.denoiser.weights;
-        let most = job.request.memory_limit.saturating_sub(mapped);
         let first = sigmas.first().map_or(0, |sigma| job.input.denoiser.expert(f64::from(*sigma)));
         let (key, _) = prices.weights(first, plan, format)?;
-        let reserved = store.reserve(device, most.saturating_sub(pooled), Some(&key))?;
-        let mut work = || -> Attempted<[Tensor; 2]> {
-            let gauge = Gauge::new(device, store, most)?;
-            let mut state = match from.as_ref() {
-                None => course.start(Tensors::new(sampling.latents.f_to_device(device)?))?,
-                Some(state) => state.on(device)?,
-            };
-            let mut walk = Walk::new(job.input, prices, device, (plan, format), &course, gauge)?;
-            let ended = walk.go(&mut state, context.observer, &mut |state| *from = Some(state));
-            (load, moved, aside) = (walk.load, walk.moved, walk.aside);
-            if let Some(reuse) = &walk.reuse {
-                Reused { calls: reused, deviation } = reuse.reused();
-            }
-            let held = walk.finish();
-            ended?;
-            peak = held?;
-            let (latents, noisy) = (course.finish(&state)?, course.noisy(&state)?);
-            device::synchronize(device)?;
-            let there = |latents: Tensors<AttemptError>| latents.tensor().f_to_device(Device::Cpu)?.f_contiguous();
-            Ok([there(latents)?, there(noisy)?])
-        };
+        let reserved = job.input.denoiser.weights.reserve(device, most.saturating_sub(pooled), Some(&key))?;
         // The gauge limits the memory.
-        let measured = measure(device, u64::MAX, 0, 0, || settle(device, plan.release, work()));
+        let measured = measure(device, Allowance::whole(u64::MAX), || {
+            settle(device, plan.release, self.walk((plan, format), &course, most, context))
+        });
         drop(reserved);
-        *context.load += load;
-        spent.moved_bytes += moved;
-        spent.reused += reused;
-        spent.reuse_deviation = spent.reuse_deviation.max(deviation);
-        spent.elapsed += start.elapsed().saturating_sub(load + aside);
-        let ([latents, noisy], outcome) = measured?;
-        spent.peak_bytes = spent.peak_bytes.max(peak);
-        let outcome = DenoiseOutcome {
-            elapsed: spent.elapsed,
-            load: Duration::ZERO,
-            step: spent.elapsed / job.request.steps.max(1),
-            peak_bytes: spent.peak_bytes,
-            weights_bytes,
-            moved_bytes: spent.moved_bytes,
-            attempts: 1,
-            reused: spent.reused,
-            reuse_deviation: spent.reuse_deviation,
-            pool: outcome.pool,
-        };
+        let aside = std::mem::take(&mut self.spent.aside);
+        self.spent.elapsed += start.elapsed().saturating_sub(aside);
+        let (Walked { latents, noisy, peak_bytes }, outcome) = measured?;
+        self.spent.peak_bytes = self.spent.peak_bytes.max(peak_bytes);
         let last = sigmas.last().copied().unwrap_or_default();
-        Ok((Sampled { latents, noisy: (last > 0.0).then_some((noisy, last)) }, outcome))
+        let sampled = Sampled { latents, noisy: (last > 0.0).then_some((noisy, last)) };
+        Ok((sampled, self.spent.outcome(job.request.steps, weights_bytes, outcome.pool)))
     }
 
     fn check_files(&self) -> Result<()> {

@@ -7,7 +7,7 @@ use tilewright_models::{Context, Inputs, LoadedDenoiser};
 use tilewright_plan::{DenoisePlan, GuidanceOrder};
 
 use super::{
-    ConditioningTensors, Prompt, filled,
+    ConditioningTensors, Prompt, padded_extents,
     shape::{PromptShape, SampleShape},
 };
 use crate::task::Attempted;
@@ -52,7 +52,7 @@ fn groups(batch: i64, most: Option<u32>, serves_all: bool) -> Vec<Group> {
 }
 
 /// The output of a pass for each of its conditionings.
-pub(super) fn apart(velocity: Tensor, pass: &Pass) -> tilewright_torch::Result<Vec<Tensor>> {
+pub(super) fn split_by_conditioning(velocity: Tensor, pass: &Pass) -> tilewright_torch::Result<Vec<Tensor>> {
     let count = pass.conditionings.len() as i64;
     if count == 1 {
         return Ok(vec![velocity]);
@@ -103,6 +103,11 @@ impl Pass {
     /// True if a conditioning of it counts at a sigma.
     pub fn counts(&self, prompts: &[&Prompt], sigma: f64) -> bool {
         self.conditionings.iter().any(|place| prompts[*place].counts(sigma))
+    }
+
+    /// Rows of a group's tensors: its samples, once for each conditioning.
+    pub fn rows(&self, group: &Group) -> i64 {
+        group.count() * self.conditionings.len() as i64
     }
 
     /// Latents, once for each conditioning.
@@ -169,7 +174,7 @@ impl Pass {
             return Err(tilewright_torch::Error::Torch("a pass has no conditioning".into()).into());
         };
         let inputs = Inputs { text: &text, pooled: pooled.as_ref(), image: image.as_ref(), guidance };
-        Ok(network.prepare(&inputs, filled(size, patch))?)
+        Ok(network.prepare(&inputs, padded_extents(size, patch))?)
     }
 }
 

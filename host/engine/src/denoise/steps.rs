@@ -17,9 +17,9 @@ use tilewright_torch::{Pace, non_finite, scalar};
 use super::{
     Kept, Prompt, SampleInput, Sampling,
     costs::DenoisePrices,
-    filled,
     gauge::Gauge,
-    passes::{Pass, Preparation, apart, passes},
+    padded_extents,
+    passes::{Pass, Preparation, passes, split_by_conditioning},
     reuse::Reuse,
 };
 use crate::{
@@ -229,6 +229,19 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
+    /// The network's input: latents in its scale, with the condition's channels, and with sides of
+    /// whole patches.
+    fn network_input(&self, latents: &Tensor, sigma: f32) -> Attempted<Tensor> {
+        let SampleInput { denoiser, sampling } = self.input;
+        let factor = sampling.model.input_factor(sigma);
+        let mut input = if factor == 1.0 { latents.shallow_clone() } else { scalar::multiply(latents, factor.into())? };
+        if let Some(condition) = &self.condition {
+            input = Tensor::f_cat(&[input, condition.shallow_clone()], 1)?;
+        }
+        let [_, height, width] = padded_extents(&latents.size(), denoiser.config().facts().patch);
+        Ok(pad(input, [height, width])?)
+    }
+
     /// The most bytes of the device that the walk held, weights aside.
     pub fn finish(self) -> Attempted<u64> {
         let Self { expert, passes, condition, reuse, gauge, .. } = self;
@@ -258,98 +271,143 @@ impl Denoiser<Latents> for InStep<'_, '_> {
         if self.observer.progress(first.min(1.0)).is_break() {
             return Err(AttemptError::Cancelled);
         }
-        let walk = &mut *self.walk;
-        let SampleInput { denoiser, sampling } = walk.input;
+        let sampling = self.walk.input.sampling;
         let latents = mixed(latents.tensor(), sampling, sigma)?;
-        let factor = sampling.model.input_factor(sigma);
-        let mut input =
-            if factor == 1.0 { latents.shallow_clone() } else { scalar::multiply(&latents, factor.into())? };
-        if let Some(condition) = &walk.condition {
-            input = Tensor::f_cat(&[input, condition.shallow_clone()], 1)?;
-        }
-        let size = latents.size();
-        let [_, height, width] = filled(&size, denoiser.config().facts().patch);
-        let input = filled_up(input, [height, width])?;
-        let sigmas = sigmas_of_frames(sampling, sigma)?;
-        let reused = match &mut walk.reuse {
+        let reused = match &mut self.walk.reuse {
             Some(reuse) => reuse.outputs(&latents, sigma.into())?,
             None => None,
         };
+        let outputs = match reused {
+            Some(outputs) => outputs,
+            None => {
+                let outputs = self.run_passes(&latents, sigma, first)?;
+                if let Some(reuse) = &mut self.walk.reuse {
+                    reuse.note(&latents, sigma.into(), &outputs)?;
+                }
+                outputs
+            }
+        };
+        self.calls += 1;
+        let [guided, negative] = guided(outputs, &latents, sampling, sigma)?;
+        let guided = with_kept(&guided, sampling)?;
+        self.denoised = Some(guided.shallow_clone());
+        Ok(Denoised { guided: Tensors::new(guided), negative: Tensors::new(negative) })
+    }
+}
+
+impl InStep<'_, '_> {
+    /// The network's outputs for the conditionings that count at a sigma. `first` is the part of
+    /// the way that is gone before.
+    fn run_passes(&mut self, latents: &Tensor, sigma: f32, first: f64) -> Attempted<Vec<Tensor>> {
+        let walk = &mut *self.walk;
+        let input = walk.network_input(latents, sigma)?;
+        let sigmas = sigmas_of_frames(walk.input.sampling, sigma)?;
+        let size = latents.size();
         let Some(expert) = &walk.expert else {
             return Err(tilewright_torch::Error::Torch("no expert is loaded".into()).into());
         };
-        let blocks = denoiser.config().blocks();
-        let is_reused = reused.is_some();
-        let mut outputs = reused.unwrap_or_default();
-        let runs = walk.passes.iter().map(|pass| pass.groups.len()).sum::<usize>().max(1) as f64;
-        let mut run = 0;
+        let mut run = NetworkRun {
+            number: 0,
+            runs: walk.passes.iter().map(|pass| pass.groups.len()).sum::<usize>().max(1) as f64,
+            first,
+            span: self.span,
+            blocks: walk.input.denoiser.config().blocks(),
+            plan: walk.plan,
+            expert,
+            reuse: walk.reuse.as_mut(),
+            pace: &mut walk.pace,
+            moved: &mut walk.moved,
+            observer: self.observer,
+        };
+        let mut outputs = Vec::new();
         for (pass, contexts) in walk.passes.iter().zip(&expert.contexts) {
-            if is_reused || !pass.counts(&walk.prompts, sigma.into()) {
-                run += pass.groups.len();
+            if !pass.counts(&walk.prompts, sigma.into()) {
+                run.number += pass.groups.len();
                 continue;
             }
             let mut together = None;
             for group in &pass.groups {
-                let (observer, pace, moved) = (&mut *self.observer, &mut walk.pace, &mut walk.moved);
-                let (plan, reuse) = (walk.plan, &mut walk.reuse);
-                let mut before_block = |block: usize, tokens: &Tensor| -> tilewright_models::Result<BlockChoice> {
-                    if let Some(reuse) = reuse
-                        && reuse.before_block(run, [block, blocks], tokens)? == BlockChoice::SkipRest
-                    {
-                        return Ok(BlockChoice::SkipRest);
-                    }
-                    if block == blocks {
-                        return Ok(BlockChoice::Run);
-                    }
-                    pace.keep()?;
-                    *moved += expert.turn(plan, block, blocks)?;
-                    let share = (run as f64 + block as f64 / blocks.max(1) as f64) / runs;
-                    match observer.progress((first + self.span * share).min(1.0)) {
-                        ControlFlow::Continue(()) => Ok(BlockChoice::Run),
-                        ControlFlow::Break(_) => Err(ModelError::Cancelled),
-                    }
-                };
                 let input = pass.repeated(&group.of(&input)?)?;
+                let mut before_block = |block: usize, tokens: &Tensor| run.before_block(block, tokens);
                 let output = expert.network.velocity(&input, &sigmas, &contexts[group.context], &mut before_block)?;
-                together = Some(pass.put(together, cut(output, &size)?, group)?);
-                run += 1;
+                together = Some(pass.put(together, crop(output, &size)?, group)?);
+                run.number += 1;
             }
             if let Some(output) = together {
-                outputs.extend(apart(output, pass)?);
+                outputs.extend(split_by_conditioning(output, pass)?);
             }
         }
-        self.calls += 1;
-        if let Some(reuse) = walk.reuse.as_mut().filter(|_| !is_reused) {
-            reuse.note(&latents, sigma.into(), &outputs)?;
+        Ok(outputs)
+    }
+}
+
+/// A run of the network among those of a call: one for each group of each pass.
+struct NetworkRun<'r, 'a> {
+    number: usize,
+    /// The runs of the call.
+    runs: f64,
+    /// The part of the way that was gone before the call.
+    first: f64,
+    /// The part of the way of the call.
+    span: f64,
+    blocks: usize,
+    plan: &'a DenoisePlan,
+    expert: &'r Expert<'a>,
+    reuse: Option<&'r mut Reuse>,
+    pace: &'r mut Pace,
+    /// Bytes of weights that were read again.
+    moved: &'r mut u64,
+    observer: &'r mut dyn Observer,
+}
+
+impl NetworkRun<'_, '_> {
+    fn before_block(&mut self, block: usize, tokens: &Tensor) -> tilewright_models::Result<BlockChoice> {
+        let blocks = self.blocks;
+        if let Some(reuse) = &mut self.reuse
+            && reuse.before_block(self.number, [block, blocks], tokens)? == BlockChoice::SkipRest
+        {
+            return Ok(BlockChoice::SkipRest);
         }
-        let [kept, new] = sampling.model.denoised_factors(sigma).map(f64::from);
-        let denoised = |output: Tensor| -> Attempted<Tensor> {
-            Ok(scalar::multiply(&latents, kept)?.f_add(&scalar::multiply(&output, new)?)?)
-        };
-        let denoised = outputs.into_iter().map(denoised).collect::<Attempted<Vec<Tensor>>>()?;
-        // The conditionings that count are in `denoised`, the positive ones first.
-        let positive = sampling.positive.iter().filter(|prompt| prompt.counts(sigma.into())).count();
-        let (positive, negative) = denoised.split_at(positive.min(denoised.len()));
-        let Some(positive) = mean(positive)? else {
-            let reason = format!("no conditioning counts at sigma {sigma}: give one for each part of the way");
-            return Err(AttemptError::Broken(Error::NotOffered(reason)));
-        };
-        let (guided, negative) = match mean(negative)? {
-            None => (positive.shallow_clone(), positive),
-            Some(negative) => {
-                let way = scalar::multiply(&positive.f_sub(&negative)?, sampling.cfg)?;
-                (negative.f_add(&way)?, negative)
-            }
-        };
-        let guided = with_kept(&guided, sampling)?;
-        self.denoised = Some(guided.shallow_clone());
-        Ok(Denoised { guided: Tensors::new(guided), negative: Tensors::new(negative.shallow_clone()) })
+        if block == blocks {
+            return Ok(BlockChoice::Run);
+        }
+        self.pace.keep()?;
+        *self.moved += self.expert.turn(self.plan, block, blocks)?;
+        let share = (self.number as f64 + block as f64 / blocks.max(1) as f64) / self.runs;
+        match self.observer.progress((self.first + self.span * share).min(1.0)) {
+            ControlFlow::Continue(()) => Ok(BlockChoice::Run),
+            ControlFlow::Break(_) => Err(ModelError::Cancelled),
+        }
     }
 }
 
 /// The reuse of a plan.
 fn reuse_of(input: SampleInput<'_>, prices: &DenoisePrices, plan: &DenoisePlan, course: &Course<f32>) -> Option<Reuse> {
     Reuse::new(plan.reuse, prices.reuse(plan)?, &input.sampling.model, course.steps())
+}
+
+/// Denoised latents by a network's outputs: under guidance, and those of the negative conditioning
+/// alone.
+fn guided(outputs: Vec<Tensor>, latents: &Tensor, sampling: &Sampling, sigma: f32) -> Attempted<[Tensor; 2]> {
+    let [kept, new] = sampling.model.denoised_factors(sigma).map(f64::from);
+    let denoised = |output: Tensor| -> Attempted<Tensor> {
+        Ok(scalar::multiply(latents, kept)?.f_add(&scalar::multiply(&output, new)?)?)
+    };
+    let denoised = outputs.into_iter().map(denoised).collect::<Attempted<Vec<Tensor>>>()?;
+    // The conditionings that count are in `denoised`, the positive ones first.
+    let positive = sampling.positive.iter().filter(|prompt| prompt.counts(sigma.into())).count();
+    let (positive, negative) = denoised.split_at(positive.min(denoised.len()));
+    let Some(positive) = mean(positive)? else {
+        let reason = format!("no conditioning counts at sigma {sigma}: give one for each part of the way");
+        return Err(AttemptError::Broken(Error::NotOffered(reason)));
+    };
+    match mean(negative)? {
+        None => Ok([positive.shallow_clone(), positive]),
+        Some(negative) => {
+            let way = scalar::multiply(&positive.f_sub(&negative)?, sampling.cfg)?;
+            Ok([negative.f_add(&way)?, negative])
+        }
+    }
 }
 
 /// The mean of latents; none of none.
@@ -363,8 +421,8 @@ fn mean(all: &[Tensor]) -> tilewright_torch::Result<Option<Tensor>> {
 }
 
 /// Latents with sides of whole patches: what a side lacks is its beginning once more, as ComfyUI
-/// fills them up (comfy/ldm/common_dit.py, `pad_to_patch_size`).
-fn filled_up(mut latents: Tensor, sides: [i64; 2]) -> tilewright_torch::Result<Tensor> {
+/// pads them (comfy/ldm/common_dit.py, `pad_to_patch_size`).
+fn pad(mut latents: Tensor, sides: [i64; 2]) -> tilewright_torch::Result<Tensor> {
     for (axis, side) in [-2, -1].into_iter().zip(sides) {
         let place = (latents.dim() as i64 + axis) as usize;
         let lacks = side - latents.size()[place];
@@ -376,8 +434,8 @@ fn filled_up(mut latents: Tensor, sides: [i64; 2]) -> tilewright_torch::Result<T
     Ok(latents)
 }
 
-/// The network's output without what was filled up.
-fn cut(output: Tensor, size: &[i64]) -> tilewright_torch::Result<Tensor> {
+/// The network's output without its padding.
+fn crop(output: Tensor, size: &[i64]) -> tilewright_torch::Result<Tensor> {
     let [height, width] = [size[size.len() - 2], size[size.len() - 1]];
     Ok(output.f_narrow(-2, 0, height)?.f_narrow(-1, 0, width)?)
 }

@@ -1,7 +1,7 @@
 //! The division of frames into tiles, and the ramps that fade the tiles' latents into each other.
 
 use tch::{Device, Kind, Tensor};
-use tilewright_models::wan_vae::{EncoderState, Part, Place};
+use tilewright_models::wan_vae::{EncoderState, Place, PlacedState};
 use tilewright_plan::Space;
 
 use crate::{Axis, Grid, Result};
@@ -68,8 +68,8 @@ impl Division {
         places: &[Place],
     ) -> Result<Vec<EncoderState>> {
         let tiles = self.places().into_iter().zip(self.shares());
-        let parts: Vec<Part<'_>> =
-            states.zip(tiles).map(|(state, (place, share))| Part { state, place, share }).collect();
+        let parts: Vec<PlacedState<'_>> =
+            states.zip(tiles).map(|(state, (place, share))| PlacedState { state, place, share }).collect();
         Ok(EncoderState::relaid(&parts, places)?)
     }
 

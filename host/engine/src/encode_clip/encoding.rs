@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tch::{Device, Tensor};
 use tilewright_models::{
     ComputeFormat, LoadStep, PlanFormat,
-    wan_vae::{Encoder, EncoderState, Part, Place},
+    wan_vae::{Encoder, EncoderState, Place, PlacedState},
 };
 use tilewright_plan::{Failure, Outcome, Plan, Vae};
 use tilewright_torch::{device::synchronize, kernels, memory, non_finite};
@@ -15,7 +15,7 @@ use super::{ClipEncodeJob, ClipSource, EncodedClip, Frames, division::Division, 
 use crate::{
     Error, Result,
     offload::Turns,
-    task::{AttemptContext, AttemptError, Attempted, Task, check_peak, likely, load, settle, trim_between},
+    task::{Allowance, AttemptContext, AttemptError, Attempted, Task, check_peak, likely, load, settle, trim_between},
     weights::Lease,
 };
 
@@ -296,7 +296,7 @@ fn in_pieces(
 ) -> Result<(EncoderState, Tensor)> {
     let (.., height, width) = frames.size5()?;
     let area: Place = [(0, height), (0, width)];
-    let whole = Part { state, place: area, share: area };
+    let whole = PlacedState { state, place: area, share: area };
     let places = division.places();
     let (mut after, mut gathered) = (EncoderState::default(), None);
     for (index, (place, own)) in places.iter().zip(division.shares()).enumerate() {
@@ -306,7 +306,7 @@ fn in_pieces(
         let mut within = |share: f64| step((index as f64 + share) / places.len() as f64);
         let latents = encoder.push(&mut state, &piece, &mut within)?;
         division.gather(&mut gathered, index, latents, device)?;
-        after.absorb(&Part { state: &state, place: *place, share: own }, &area)?;
+        after.absorb(&PlacedState { state: &state, place: *place, share: own }, &area)?;
     }
     Ok((after, gathered.unwrap_or_default()))
 }
@@ -319,14 +319,13 @@ impl Task<Vae> for ClipEncoding<'_> {
         let format = PlanFormat::of(plan, &kernels(device)).compute()?;
         load(context, |step| self.load(format, step))?;
         // State that an earlier attempt left in the clip counts as this one's.
-        let held = self.bytes();
-        self.base = memory::of(device)?.in_use.saturating_sub(held);
+        let state = self.bytes();
+        self.base = memory::of(device)?.in_use.saturating_sub(state);
         let aside = self.aside;
         let start = Instant::now();
-        let limit = self.job.request.memory_limit;
+        let allowance = Allowance { limit: self.job.request.memory_limit, weights: self.weights(), state };
         let vae = &self.job.input.vae;
-        let outcome = vae
-            .measure(device, limit, self.weights(), held, || settle(device, plan.release, self.chunks(plan, context)));
+        let outcome = vae.measure(device, allowance, || settle(device, plan.release, self.chunks(plan, context)));
         self.elapsed += start.elapsed().saturating_sub(self.aside - aside);
         if outcome.is_ok() {
             self.encoder = None;

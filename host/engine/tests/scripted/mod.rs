@@ -11,11 +11,11 @@ use std::{
 
 use serde_json::Value;
 use tch::{Kind, Tensor};
-use tilewright_engine::{AnyFailed, Machine, Observer, Overrides, Probe, Vae};
+use tilewright_engine::{AnyFailed, Machine, Observer, Overrides, Probe, VaeFile};
 use tilewright_models::{Checkpoint, Latent};
 use tilewright_plan::{
     Attempt, Candidate, CostModel, Decision, Dtype, Failure, Fallback, FallbackReason, Layout, LearnReport, Plan,
-    Planner, PolicyIdentity, Precision, Question, Release, Space, Tile, Trial, Vae as VaeWork, Work,
+    Planner, PolicyIdentity, Precision, Question, Release, Space, Tile, Trial, Vae, Work,
 };
 use tilewright_torch::device::Choice;
 
@@ -34,7 +34,7 @@ pub struct Script<W: Work> {
 }
 
 /// For decodes and encodes.
-pub type Scripted = Script<VaeWork>;
+pub type Scripted = Script<Vae>;
 
 impl<W: Work> Script<W> {
     pub fn new(plans: impl IntoIterator<Item = W::Plan>) -> Self {
@@ -173,12 +173,12 @@ pub fn cases(list: &str) -> Vec<Value> {
     all[list].as_array().unwrap().clone()
 }
 
-pub fn vae(path: &Path) -> Vae {
-    Vae::open(path, Overrides::default()).unwrap()
+pub fn vae(path: &Path) -> VaeFile {
+    VaeFile::open(path, Overrides::default()).unwrap()
 }
 
 /// The network of ×8 with widths like the published ones', only narrower.
-pub fn flux() -> Vae {
+pub fn flux() -> VaeFile {
     vae(&fixtures().join("flux-bfl/ae.safetensors"))
 }
 

@@ -36,8 +36,8 @@ impl<O: TokenOps> Block<O> {
     /// Runs the block on tokens in place.
     fn forward(&self, ops: &O, config: &Config, tokens: &O::Tensor, causal: Option<&O::Tensor>) -> Result<()> {
         let (&Config { hidden, heads, .. }, format) = (config, ops.format());
-        let normed = self.first.forward(ops, tokens, format.convolution)?;
-        let qkv = self.qkv.forward(ops, &normed, format.convolution)?;
+        let normed = self.first.forward(ops, tokens, format.product_dtype)?;
+        let qkv = self.qkv.forward(ops, &normed, format.product_dtype)?;
         // It takes the place of the normed tokens.
         let mixed = normed;
         let of = |index: i64| ops.narrow(&qkv, 2, index * hidden, hidden);
@@ -48,13 +48,13 @@ impl<O: TokenOps> Block<O> {
             None => ops.attend_onto(&mixed, operands, heads, false)?,
         }
         drop(qkv);
-        ops.add_gated(tokens, None, self.out.forward(ops, &mixed, format.rest)?)?;
+        ops.add_gated(tokens, None, self.out.forward(ops, &mixed, format.layer_dtype)?)?;
         drop(mixed);
-        let normed = self.second.forward(ops, tokens, format.convolution)?;
-        let wide = self.widen.forward(ops, &normed, format.convolution)?;
+        let normed = self.second.forward(ops, tokens, format.product_dtype)?;
+        let wide = self.widen.forward(ops, &normed, format.product_dtype)?;
         drop(normed);
         ops.gelu_onto(&wide, &wide, config.gelu())?;
-        Ok(ops.add_gated(tokens, None, self.narrow.forward(ops, &wide, format.rest)?)?)
+        Ok(ops.add_gated(tokens, None, self.narrow.forward(ops, &wide, format.layer_dtype)?)?)
     }
 }
 
@@ -94,10 +94,10 @@ impl<O: TokenOps> Network<O> {
     /// libtorch's failures, out of memory included.
     pub fn forward(&self, ops: &O, embedded: O::Tensor, left_out: usize) -> Result<EncoderStates<O::Tensor>> {
         let shape = ops.shape(&embedded);
-        let tokens = ops.to_dtype(embedded, ops.format().rest)?;
+        let tokens = ops.to_dtype(embedded, ops.format().layer_dtype)?;
         let count = shape[1];
         let tokens = match &self.first_norm {
-            Some(norm) => norm.forward(ops, &tokens, ops.format().rest)?,
+            Some(norm) => norm.forward(ops, &tokens, ops.format().layer_dtype)?,
             None => tokens,
         };
         let causal = match self.config.picture {

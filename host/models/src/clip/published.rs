@@ -16,12 +16,12 @@ pub(crate) const SIGNS: &[Sign] = &[
         is_vision: false,
         layout: Layout::Diffusers,
         mark: TRANSFORMERS,
-        beside: "embeddings.token_embedding.weight",
+        companion: "embeddings.token_embedding.weight",
     },
-    Sign { is_vision: false, layout: Layout::Original, mark: ORIGINAL, beside: "token_embedding.weight" },
+    Sign { is_vision: false, layout: Layout::Original, mark: ORIGINAL, companion: "token_embedding.weight" },
     // SigLIP's has the same names, and no class.
-    Sign { is_vision: true, layout: Layout::Diffusers, mark: TRANSFORMERS, beside: "embeddings.class_embedding" },
-    Sign { is_vision: true, layout: Layout::Original, mark: ORIGINAL, beside: "class_embedding" },
+    Sign { is_vision: true, layout: Layout::Diffusers, mark: TRANSFORMERS, companion: "embeddings.class_embedding" },
+    Sign { is_vision: true, layout: Layout::Original, mark: ORIGINAL, companion: "class_embedding" },
 ];
 
 /// The published encoders.

@@ -48,7 +48,7 @@ impl<O: TokenOps> Embedder<O> {
     }
 
     fn forward(&self, ops: &O, vector: &O::Tensor) -> Result<O::Tensor> {
-        let dtype = ops.format().rest;
+        let dtype = ops.format().layer_dtype;
         let inner = ops.silu(self.first.forward(ops, vector, dtype)?)?;
         Ok(self.second.forward(ops, &inner, dtype)?)
     }
@@ -150,7 +150,7 @@ impl<O: TokenOps> Stream<O> {
         attended: &O::Tensor,
     ) -> Result<()> {
         let format = ops.format();
-        ops.add_gated(tokens, Some(&attention.gate), self.output.forward(ops, attended, format.rest)?)?;
+        ops.add_gated(tokens, Some(&attention.gate), self.output.forward(ops, attended, format.layer_dtype)?)?;
         let normed = modulated(ops, tokens, EPSILON, [&feed_forward.shift, &feed_forward.scale])?;
         let output = transformer::feed_forward(ops, normed, [&self.widen, &self.narrow])?;
         Ok(ops.add_gated(tokens, Some(&feed_forward.gate), output)?)
@@ -175,11 +175,11 @@ impl<O: TokenOps> DoubleBlock<O> {
     ) -> Result<()> {
         let Config { heads, hidden, .. } = *config;
         let shape = ops.shape(joint);
-        let parts = context.text_and_image(shape[1]);
-        let qkv = ops.unset(&[shape[0], shape[1], 3 * hidden], ops.format().convolution)?;
+        let ranges = context.text_and_image(shape[1]);
+        let qkv = ops.unset(&[shape[0], shape[1], 3 * hidden], ops.format().product_dtype)?;
         let streams = [&self.text, &self.image];
         let mut modulations = Vec::new();
-        for (stream, range) in streams.into_iter().zip(&parts) {
+        for (stream, range) in streams.into_iter().zip(&ranges) {
             let own = stream.modulations(ops, vector, hidden)?;
             let tokens = tokens_in(ops, joint, range)?;
             let rotation = ops.narrow(&context.rotation, 0, range.start, range.end - range.start)?;
@@ -193,10 +193,10 @@ impl<O: TokenOps> DoubleBlock<O> {
             )?;
             modulations.push(own);
         }
-        let attended = ops.unset(&shape, ops.format().convolution)?;
+        let attended = ops.unset(&shape, ops.format().product_dtype)?;
         attend(ops, &attended, &qkv, heads, hidden)?;
         drop(qkv);
-        for ((stream, range), own) in streams.into_iter().zip(&parts).zip(&modulations) {
+        for ((stream, range), own) in streams.into_iter().zip(&ranges).zip(&modulations) {
             stream.finish_block(ops, &tokens_in(ops, joint, range)?, own, &tokens_in(ops, &attended, range)?)?;
         }
         Ok(())
@@ -242,13 +242,13 @@ impl<O: TokenOps> SingleBlock<O> {
     fn run_first(&self, ops: &O, config: &Config, normed: O::Tensor) -> Result<[O::Tensor; 2]> {
         let Config { hidden, feed_forward, .. } = *config;
         let (shape, format) = (ops.shape(&normed), ops.format());
-        let unset = |width: i64| ops.unset(&[shape[0], shape[1], width], format.convolution);
+        let unset = |width: i64| ops.unset(&[shape[0], shape[1], width], format.product_dtype);
         let activate = |input: &O::Tensor, wide: &O::Tensor| {
             let onto = ops.narrow(input, 2, hidden, feed_forward)?;
             ops.gelu_onto(&onto, &ops.narrow(wide, 2, 3 * hidden, feed_forward)?, Gelu::Tanh)
         };
-        if format.feed_forward <= 1 {
-            let wide = self.first.forward(ops, &normed, format.convolution)?;
+        if format.feed_forward_parts <= 1 {
+            let wide = self.first.forward(ops, &normed, format.product_dtype)?;
             drop(normed);
             let input = unset(hidden + feed_forward)?;
             activate(&input, &wide)?;
@@ -257,9 +257,9 @@ impl<O: TokenOps> SingleBlock<O> {
         // The first layer's output is held for a part of the tokens at a time: queries, keys,
         // values and the second layer's input are copied out of it.
         let (qkv, input) = (unset(3 * hidden)?, unset(hidden + feed_forward)?);
-        for (start, length) in transformer::parts(shape[1], format.feed_forward) {
+        for (start, length) in transformer::token_ranges(shape[1], format.feed_forward_parts) {
             let some = |tokens: &O::Tensor| ops.narrow(tokens, 1, start, length);
-            let wide = self.first.forward(ops, &some(&normed)?, format.convolution)?;
+            let wide = self.first.forward(ops, &some(&normed)?, format.product_dtype)?;
             ops.copy_onto(&some(&qkv)?, &ops.narrow(&wide, 2, 0, 3 * hidden)?)?;
             activate(&some(&input)?, &wide)?;
         }
@@ -282,7 +282,7 @@ impl<O: TokenOps> SingleBlock<O> {
         self.norms.apply(ops, &qkv, [heads, hidden], &context.rotation)?;
         attend(ops, &ops.narrow(&input, 2, 0, hidden)?, &qkv, heads, hidden)?;
         drop(qkv);
-        let output = self.second.forward(ops, &input, ops.format().rest)?;
+        let output = self.second.forward(ops, &input, ops.format().layer_dtype)?;
         drop(input);
         Ok(ops.add_gated(joint, Some(&modulation.gate), output)?)
     }
@@ -353,7 +353,7 @@ impl<O: TokenOps> Network<O> {
         given: &Inputs<'_, O::Tensor>,
         [_, height, width]: [i64; 3],
     ) -> Result<Context<O::Tensor>> {
-        let (dtype, shape) = (ops.format().rest, ops.shape(given.text));
+        let (dtype, shape) = (ops.format().layer_dtype, ops.shape(given.text));
         let size = [height / PATCH, width / PATCH];
         let Some(pooled) = given.pooled else {
             let shapes = "no pooled state of the text".into();
@@ -401,7 +401,7 @@ impl<O: TokenOps> Network<O> {
         }
         let (token, tokens) = (channels * PATCH * PATCH, rows * columns);
         let all = context.text_tokens + tokens;
-        let joint = ops.unset(&[batch, all, config.hidden], ops.format().rest)?;
+        let joint = ops.unset(&[batch, all, config.hidden], ops.format().layer_dtype)?;
         let [text, image] = context.text_and_image(all);
         ops.copy_onto(&tokens_in(ops, &joint, &text)?, &context.text)?;
         let split = ops.reshape(latents, &[batch, channels, rows, PATCH, columns, PATCH])?;

@@ -22,14 +22,14 @@ pub(crate) const SIGNS: &[Sign] = &[
         part: "Flux.1's transformer",
         layout: Layout::ComfyUi,
         mark: "img_in.weight",
-        beside: Some(".norm.query_norm.weight"),
+        companion: Some(".norm.query_norm.weight"),
     },
-    Sign { part: "Flux.1's transformer", layout: Layout::Original, mark: "img_in.weight", beside: None },
+    Sign { part: "Flux.1's transformer", layout: Layout::Original, mark: "img_in.weight", companion: None },
     Sign {
         part: "Flux.1's transformer (diffusers)",
         layout: Layout::Diffusers,
         mark: "x_embedder.weight",
-        beside: None,
+        companion: None,
     },
 ];
 

@@ -45,24 +45,24 @@ pub(super) enum Picture<'a, O: Ops> {
 }
 
 /// Some rows of a picture: its own, or computed for the moment.
-enum Part<'a, O: Ops> {
+enum PictureRows<'a, O: Ops> {
     Own(&'a O::Tensor),
     Computed { tensor: O::Tensor, first: i64 },
 }
 
-impl<O: Ops> Part<'_, O> {
+impl<O: Ops> PictureRows<'_, O> {
     fn rows(&self, height: i64) -> Rows<'_, O::Tensor> {
         match self {
-            Part::Own(tensor) => Rows { tensor, first: 0, height },
-            Part::Computed { tensor, first } => Rows { tensor, first: *first, height },
+            PictureRows::Own(tensor) => Rows { tensor, first: 0, height },
+            PictureRows::Computed { tensor, first } => Rows { tensor, first: *first, height },
         }
     }
 
     /// These rows and no others.
     fn only(&self, ops: &O, rows: &Range<i64>) -> Result<O::Tensor> {
         let (tensor, first) = match self {
-            Part::Own(tensor) => (*tensor, 0),
-            Part::Computed { tensor, first } => (tensor, *first),
+            PictureRows::Own(tensor) => (*tensor, 0),
+            PictureRows::Computed { tensor, first } => (tensor, *first),
         };
         narrow_rows(ops, tensor, &(rows.start - first..rows.end - first))
     }
@@ -176,9 +176,9 @@ impl<O: Ops> Bands<'_, O> {
     }
 
     /// The rows that a 3×3 convolution needs for these rows of its output.
-    fn part<'p>(&self, picture: &'p Picture<'_, O>, rows: &Range<i64>) -> Result<Part<'p, O>> {
+    fn needed_rows<'p>(&self, picture: &'p Picture<'_, O>, rows: &Range<i64>) -> Result<PictureRows<'p, O>> {
         match picture {
-            Picture::Held { tensor, .. } => Ok(Part::Own(tensor)),
+            Picture::Held { tensor, .. } => Ok(PictureRows::Own(tensor)),
             Picture::Upsampled { from, by, .. } => {
                 let ops = self.ops;
                 let [batch, channels, height, width] = picture.extents(ops)?;
@@ -188,7 +188,7 @@ impl<O: Ops> Bands<'_, O> {
                 // Counted already.
                 let mut sums = ops.sums(batch, channels)?;
                 by.forward_rows(ops, Rows::all(ops, from)?, None, wider, Store::Onto(&tensor), &mut sums)?;
-                Ok(Part::Computed { tensor, first })
+                Ok(PictureRows::Computed { tensor, first })
             }
         }
     }
@@ -212,7 +212,7 @@ impl<O: Ops> Bands<'_, O> {
         for rows in self.bands(conv1, is_held, height) {
             let all = rows == (0..height);
             let done = rows.end as f64 / height as f64;
-            let part = self.part(&picture, &rows)?;
+            let part = self.needed_rows(&picture, &rows)?;
             let onto = narrow_rows(ops, &hidden, &rows)?;
             let store = Store::Onto(&onto);
             conv1.forward_rows(ops, part.rows(height), Some(&before), rows.clone(), store, &mut sums)?;
@@ -222,12 +222,12 @@ impl<O: Ops> Bands<'_, O> {
                 for samples in ops.laps(0..batch, if all { batch } else { 1 }) {
                     let count = samples.end - samples.start;
                     let only = ops.narrow(&only, 0, samples.start, count)?;
-                    let beside = match &resnet.shortcut {
+                    let carried = match &resnet.shortcut {
                         Some(shortcut) => shortcut.forward(ops, only)?,
                         None => only,
                     };
                     if all && resnet.shortcut.is_some() {
-                        output = Some(beside);
+                        output = Some(carried);
                         continue;
                     }
                     let kept = match &output {
@@ -235,7 +235,7 @@ impl<O: Ops> Bands<'_, O> {
                         None => output.insert(ops.empty(shape)?),
                     };
                     let place = ops.narrow(&narrow_rows(ops, kept, &rows)?, 0, samples.start, count)?;
-                    ops.copy_onto(&place, &beside)?;
+                    ops.copy_onto(&place, &carried)?;
                 }
             }
             track(Step::Within(done / 2.0))?;
@@ -292,7 +292,7 @@ impl<O: Ops> Bands<'_, O> {
         let mut sums = ops.sums(batch, conv.out())?;
         for rows in self.bands(conv, picture.is_held(), height) {
             let done = rows.end as f64 / height as f64;
-            let part = self.part(picture, &rows)?;
+            let part = self.needed_rows(picture, &rows)?;
             let onto = narrow_rows(ops, &output, &rows)?;
             conv.forward_rows(ops, part.rows(height), Some(&before), rows, Store::Onto(&onto), &mut sums)?;
             track(Step::Within(done))?;

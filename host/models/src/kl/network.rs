@@ -56,6 +56,6 @@ pub(super) fn resnets<O: Ops>(
 
 /// An input in the type and the memory order of the first layer.
 pub(super) fn prepare<O: Ops>(ops: &O, input: O::Tensor) -> Result<O::Tensor> {
-    let input = ops.to_dtype(input, ops.format().rest)?;
+    let input = ops.to_dtype(input, ops.format().layer_dtype)?;
     Ok(ops.to_memory_order(&input)?)
 }

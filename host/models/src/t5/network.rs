@@ -40,24 +40,24 @@ impl<O: TokenOps> Block<O> {
         let Config { heads, attention: inner, feed_forward, epsilon, .. } = *config;
         let (format, shape) = (ops.format(), ops.shape(tokens));
         let norm = |weight| HeadNorm { weight, epsilon };
-        let normed = root_mean_square_norm(ops, tokens, norm(&self.first), format.convolution)?;
-        let qkv = self.qkv.forward(ops, &normed, format.convolution)?;
+        let normed = root_mean_square_norm(ops, tokens, norm(&self.first), format.product_dtype)?;
+        let qkv = self.qkv.forward(ops, &normed, format.product_dtype)?;
         drop(normed);
-        let mixed = ops.unset(&[shape[0], shape[1], inner], format.convolution)?;
+        let mixed = ops.unset(&[shape[0], shape[1], inner], format.product_dtype)?;
         let of = |index: i64| ops.narrow(&qkv, 2, index * inner, inner);
         // T5's initial weights are smaller, so that its scores need no factor.
         ops.attend_biased_onto(&mixed, [&of(0)?, &of(1)?, &of(2)?], Biased { heads, scale: 1.0, bias })?;
         drop(qkv);
-        ops.add_gated(tokens, None, self.out.forward(ops, &mixed, format.rest)?)?;
+        ops.add_gated(tokens, None, self.out.forward(ops, &mixed, format.layer_dtype)?)?;
         drop(mixed);
-        let normed = root_mean_square_norm(ops, tokens, norm(&self.second), format.convolution)?;
-        let wide = self.widen.forward(ops, &normed, format.convolution)?;
+        let normed = root_mean_square_norm(ops, tokens, norm(&self.second), format.product_dtype)?;
+        let wide = self.widen.forward(ops, &normed, format.product_dtype)?;
         drop(normed);
         let (gate, values) =
             (ops.narrow(&wide, 2, 0, feed_forward)?, ops.narrow(&wide, 2, feed_forward, feed_forward)?);
         ops.gelu_onto(&gate, &gate, Gelu::Tanh)?;
         ops.multiply_by(&gate, &values)?;
-        Ok(ops.add_gated(tokens, None, self.narrow.forward(ops, &gate, format.rest)?)?)
+        Ok(ops.add_gated(tokens, None, self.narrow.forward(ops, &gate, format.layer_dtype)?)?)
     }
 }
 
@@ -91,7 +91,7 @@ impl<O: TokenOps> Network<O> {
     /// libtorch's failures, out of memory included.
     pub fn forward(&self, ops: &O, embedded: O::Tensor, _left_out: usize) -> Result<EncoderStates<O::Tensor>> {
         let count = ops.shape(&embedded)[1];
-        let tokens = ops.to_dtype(embedded, ops.format().rest)?;
+        let tokens = ops.to_dtype(embedded, ops.format().layer_dtype)?;
         let rows: Vec<i64> = (1 - count..count).map(|distance| self.config.row(distance)).collect();
         let mut bias = None;
         for block in &self.blocks {

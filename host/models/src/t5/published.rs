@@ -11,14 +11,19 @@ const TRANSFORMERS: &str = "encoder.block.0.layer.0.SelfAttention.q.weight";
 
 /// The signs of a file with an encoder.
 pub(crate) const SIGNS: &[Sign] = &[
-    Sign { is_vision: false, layout: Layout::Diffusers, mark: TRANSFORMERS, beside: "shared.weight" },
-    Sign { is_vision: false, layout: Layout::ComfyUi, mark: TRANSFORMERS, beside: "encoder.embed_tokens.weight" },
-    Sign { is_vision: false, layout: Layout::LlamaCpp, mark: "enc.blk.0.attn_q.weight", beside: "token_embd.weight" },
+    Sign { is_vision: false, layout: Layout::Diffusers, mark: TRANSFORMERS, companion: "shared.weight" },
+    Sign { is_vision: false, layout: Layout::ComfyUi, mark: TRANSFORMERS, companion: "encoder.embed_tokens.weight" },
+    Sign {
+        is_vision: false,
+        layout: Layout::LlamaCpp,
+        mark: "enc.blk.0.attn_q.weight",
+        companion: "token_embd.weight",
+    },
     Sign {
         is_vision: false,
         layout: Layout::Original,
         mark: "blocks.0.attn.q.weight",
-        beside: "token_embedding.weight",
+        companion: "token_embedding.weight",
     },
 ];
 

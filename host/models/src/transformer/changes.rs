@@ -59,7 +59,7 @@ fn modules(layouts: &[&[Row]], needed: &[Needed]) -> HashMap<String, Module> {
             };
             // A bias is split as its matrix is.
             let of_matrix = shapes.get(name.replace(".bias", ".weight").as_str()).and_then(|shape| shape.get(1));
-            let (parts, join) = names::parts(table, name);
+            let (parts, join) = names::stored_names(table, name);
             let ranges = part_rows(rows, of_matrix.copied().unwrap_or(columns), parts.len());
             for (part, rows) in parts.iter().zip(ranges) {
                 let place = Place { name: (*name).to_owned(), rows, swapped: join == Join::Swapped, columns };
@@ -187,7 +187,7 @@ impl Changes {
     }
 
     /// The extents of a matrix's changes: rows, and the rank, which is 0 of a whole matrix.
-    pub fn extents_beside(&self, name: &str) -> Vec<[i64; 2]> {
+    pub fn extents_of_matrix(&self, name: &str) -> Vec<[i64; 2]> {
         let extents = |change: &Change| {
             let rank = change.down.as_ref().map_or(0, |down| self.loras[change.lora].shape(down)[0]);
             [change.rows.len() as i64, rank as i64]

@@ -32,7 +32,7 @@ tilewright_plan::names! {
 }
 
 /// The file's tensors that a network's weight is made of; without a row, the one of the same name.
-pub(crate) fn parts(rows: &[Row], name: &str) -> (Vec<String>, Join) {
+pub(crate) fn stored_names(rows: &[Row], name: &str) -> (Vec<String>, Join) {
     for Row(pattern, files, join) in rows {
         let Some(captured) = capture(pattern, name) else { continue };
         let fill = |file: &&str| {
@@ -70,10 +70,10 @@ mod tests {
             Row("a.{i}.qkv.{p}", &["b.{i}.q.{p}", "b.{i}.k.{p}"], Join::Rows),
             Row("last.{p}", &["end.{p}"], Join::Swapped),
         ];
-        assert_eq!(parts(&rows, "a.7.qkv.bias"), (vec!["b.7.q.bias".into(), "b.7.k.bias".into()], Join::Rows));
-        assert_eq!(parts(&rows, "last.weight"), (vec!["end.weight".into()], Join::Swapped));
+        assert_eq!(stored_names(&rows, "a.7.qkv.bias"), (vec!["b.7.q.bias".into(), "b.7.k.bias".into()], Join::Rows));
+        assert_eq!(stored_names(&rows, "last.weight"), (vec!["end.weight".into()], Join::Swapped));
         for other in ["a.7.qkv.scale", "a.7.qkv", "a.7.qkv.bias.more", "other"] {
-            assert_eq!(parts(&rows, other), (vec![other.to_owned()], Join::Rows));
+            assert_eq!(stored_names(&rows, other), (vec![other.to_owned()], Join::Rows));
         }
     }
 }

@@ -32,5 +32,5 @@ pub(crate) fn modulated<O: TokenOps>(
     modulation: [&O::Tensor; 2],
 ) -> Result<O::Tensor> {
     let norm = LayerNorm { epsilon, affine: None, modulation: Some(modulation) };
-    Ok(ops.layer_norm(tokens, norm, ops.format().convolution)?)
+    Ok(ops.layer_norm(tokens, norm, ops.format().product_dtype)?)
 }

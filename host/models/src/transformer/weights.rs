@@ -113,14 +113,14 @@ impl TransformerFile {
     }
 
     /// The file's tensors that a weight is made of.
-    pub(crate) fn parts(&self, name: &str) -> (Vec<String>, Join) {
-        let (parts, join) = names::parts((self.rows)(self.layout), name);
+    pub(crate) fn stored_names(&self, name: &str) -> (Vec<String>, Join) {
+        let (parts, join) = names::stored_names((self.rows)(self.layout), name);
         (parts.into_iter().map(|part| format!("{}{part}", self.prefix)).collect(), join)
     }
 
     /// The shape of a weight: as many rows as its parts have together. None if one is missing.
     pub(crate) fn shape(&self, name: &str) -> Option<Vec<usize>> {
-        let (parts, _) = self.parts(name);
+        let (parts, _) = self.stored_names(name);
         let mut shapes = parts.iter().map(|part| self.file.matrix_shape(part));
         let mut shape = shapes.next()??;
         for other in shapes {
@@ -140,7 +140,7 @@ impl TransformerFile {
         if (1..=MOST_WIDTH).contains(&extent) {
             return Ok(extent as i64);
         }
-        let name = self.parts(name).0.into_iter().next().unwrap_or_default();
+        let name = self.stored_names(name).0.into_iter().next().unwrap_or_default();
         let reason = format!("tensor {name} is {extent} wide: 1 to {MOST_WIDTH} were expected");
         Err(Error::Unknown { path: self.file.path().to_owned(), reason })
     }
@@ -151,7 +151,7 @@ impl TransformerFile {
     }
 
     fn missing(&self, name: &str, expected: &[usize]) -> Error {
-        let (parts, _) = self.parts(name);
+        let (parts, _) = self.stored_names(name);
         let name = parts.into_iter().find(|part| self.file.shape(part).is_none()).unwrap_or_else(|| name.to_owned());
         let path = self.file.path().to_owned();
         FileError::Missing { path, name, expected: Shape(expected.to_vec()) }.into()
@@ -174,14 +174,14 @@ impl TransformerFile {
 
     /// Bytes of the network's weights as they are stored.
     pub fn stored_bytes(&self, needed: &[Needed]) -> u64 {
-        let parts = needed.iter().flat_map(|needed| self.parts(&needed.name).0);
+        let parts = needed.iter().flat_map(|needed| self.stored_names(&needed.name).0);
         parts.filter_map(|part| self.file.bytes(&part)).map(|bytes| bytes.len() as u64).sum()
     }
 
     /// The types that the network's weights are stored in, with their bytes, the most common first.
     pub(crate) fn stored_types(&self, needed: &[Needed]) -> Vec<(Stored, u64)> {
         let mut counts: BTreeMap<Stored, u64> = BTreeMap::new();
-        for part in needed.iter().flat_map(|needed| self.parts(&needed.name).0) {
+        for part in needed.iter().flat_map(|needed| self.stored_names(&needed.name).0) {
             if let (Some(stored), Some(bytes)) = (self.file.find_stored(&part), self.file.bytes(&part)) {
                 *counts.entry(stored).or_default() += bytes.len() as u64;
             }
@@ -202,7 +202,7 @@ impl TransformerFile {
                 let number = name.strip_prefix(start).and_then(|rest| rest.strip_prefix('.'));
                 let number = number.and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
                 if let Some(block) = number.and_then(|number| blocks.get_mut(first + number)) {
-                    block.extend(self.parts(name).0);
+                    block.extend(self.stored_names(name).0);
                 }
                 first += count;
             }
@@ -234,7 +234,7 @@ impl TransformerFile {
         for Needed { name, shapes } in needed {
             let expected = &shapes[0];
             let found = self.shape(name).ok_or_else(|| self.missing(name, expected))?;
-            let (parts, join) = self.parts(name);
+            let (parts, join) = self.stored_names(name);
             let fits = match expected.len() {
                 2 => fits_matrix(&found, expected) || self.are_padded(&parts, expected),
                 // Some writers of GGUF leave leading axes of 1 out.
@@ -318,7 +318,7 @@ impl TokenSource<Meter> for TransformerFile {
     }
 
     fn matrix(&self, name: &str, shape: [i64; 2]) -> tilewright_nn::Result<MeterMatrix> {
-        let (parts, join) = self.parts(name);
+        let (parts, join) = self.stored_names(name);
         let stored = parts.iter().filter_map(|part| self.file.matrix_shape(part)?.first().copied()).max();
         let most = stored.map_or(shape[0], |rows| rows as i64) / if join == Join::Swapped { 2 } else { 1 };
         // As the matrices are multiplied that are loaded from here.
@@ -327,7 +327,7 @@ impl TokenSource<Meter> for TransformerFile {
             stored.is_some_and(Stored::suits_int8_products) && shape[1] % INT8_COLUMNS as i64 == 0
         };
         let integers = [true, false].map(|wanted| parts.iter().any(|part| has_integers(part) == wanted));
-        let beside = self.changes.extents_beside(name);
-        Ok(MeterMatrix { extents: shape, piece: most.min(shape[0]), integers, beside })
+        let changes = self.changes.extents_of_matrix(name);
+        Ok(MeterMatrix { extents: shape, piece: most.min(shape[0]), integers, changes })
     }
 }

@@ -54,10 +54,10 @@ impl<O: TokenOps> ImageEmbedder<O> {
 
     fn forward(&self, ops: &O, tokens: &O::Tensor) -> Result<O::Tensor> {
         let format = ops.format();
-        let normed = self.before.forward(ops, tokens, format.convolution)?;
-        let inner = self.first.forward(ops, &normed, format.convolution)?;
+        let normed = self.before.forward(ops, tokens, format.product_dtype)?;
+        let inner = self.first.forward(ops, &normed, format.product_dtype)?;
         ops.gelu_onto(&inner, &inner, Gelu::Exact)?;
-        self.after.forward(ops, &self.second.forward(ops, &inner, format.rest)?, format.rest)
+        self.after.forward(ops, &self.second.forward(ops, &inner, format.layer_dtype)?, format.layer_dtype)
     }
 }
 
@@ -86,7 +86,7 @@ impl<O: TokenOps> KeyValue<O> {
         heads: i64,
         add: bool,
     ) -> Result<()> {
-        let both = self.both.forward(ops, tokens, ops.format().convolution)?;
+        let both = self.both.forward(ops, tokens, ops.format().product_dtype)?;
         let width = ops.shape(query)[2];
         let (key, value) = (ops.narrow(&both, 2, 0, width)?, ops.narrow(&both, 2, width, width)?);
         ops.norm_heads(&key, HeadNorm { weight: &self.norm, epsilon: EPSILON }, heads, None)?;
@@ -165,17 +165,17 @@ impl<O: TokenOps> Block<O> {
     ) -> Result<()> {
         let format = ops.format();
         let normed = modulated(ops, tokens, EPSILON, [&modulation(0)?, &modulation(1)?])?;
-        let qkv = self.qkv.forward(ops, &normed, format.convolution)?;
+        let qkv = self.qkv.forward(ops, &normed, format.product_dtype)?;
         drop(normed);
         let of = |index: i64| ops.narrow(&qkv, 2, index * hidden, hidden);
         let (query, key, value) = (of(0)?, of(1)?, of(2)?);
         for (part, weight) in [(&query, &self.query_norm), (&key, &self.key_norm)] {
             ops.norm_heads(part, HeadNorm { weight, epsilon: EPSILON }, heads, Some(&context.rotation))?;
         }
-        let mixed = ops.unset(&ops.shape(&query), format.convolution)?;
+        let mixed = ops.unset(&ops.shape(&query), format.product_dtype)?;
         ops.attend_onto(&mixed, [&query, &key, &value], heads, false)?;
         drop((query, key, value, qkv));
-        let output = self.output.forward(ops, &mixed, format.rest)?;
+        let output = self.output.forward(ops, &mixed, format.layer_dtype)?;
         drop(mixed);
         Ok(ops.add_gated(tokens, Some(&modulation(2)?), output)?)
     }
@@ -189,17 +189,17 @@ impl<O: TokenOps> Block<O> {
         context: &Context<O::Tensor>,
     ) -> Result<()> {
         let format = ops.format();
-        let normed = self.cross_norm.forward(ops, tokens, format.convolution)?;
-        let query = self.cross_query.forward(ops, &normed, format.convolution)?;
+        let normed = self.cross_norm.forward(ops, tokens, format.product_dtype)?;
+        let query = self.cross_query.forward(ops, &normed, format.product_dtype)?;
         drop(normed);
         ops.norm_heads(&query, HeadNorm { weight: &self.cross_query_norm, epsilon: EPSILON }, heads, None)?;
-        let mixed = ops.unset(&ops.shape(&query), format.convolution)?;
+        let mixed = ops.unset(&ops.shape(&query), format.product_dtype)?;
         self.cross_text.attend(ops, &mixed, &query, &context.text, heads, false)?;
         if let (Some(cross), Some(image)) = (&self.cross_image, &context.image) {
             cross.attend(ops, &mixed, &query, image, heads, true)?;
         }
         drop(query);
-        let output = self.cross_output.forward(ops, &mixed, format.rest)?;
+        let output = self.cross_output.forward(ops, &mixed, format.layer_dtype)?;
         Ok(ops.add_gated(tokens, None, output)?)
     }
 }
@@ -259,7 +259,7 @@ impl<O: TokenOps> Network<O> {
         [frames, height, width]: [i64; 3],
     ) -> Result<Context<O::Tensor>> {
         let format = ops.format();
-        let inner = self.text[0].forward(ops, given.text, format.convolution)?;
+        let inner = self.text[0].forward(ops, given.text, format.product_dtype)?;
         ops.gelu_onto(&inner, &inner, Gelu::Tanh)?;
         let image = match (&self.image, given.image) {
             (Some(embedder), Some(image)) => Some(embedder.forward(ops, image)?),
@@ -270,7 +270,7 @@ impl<O: TokenOps> Network<O> {
             .flat_map(|frame| (0..rows).flat_map(move |row| (0..columns).map(move |column| [frame, row, column])));
         let each = self.config.hidden / self.config.heads;
         Ok(Context {
-            text: self.text[1].forward(ops, &inner, format.rest)?,
+            text: self.text[1].forward(ops, &inner, format.layer_dtype)?,
             image,
             rotation: ops
                 .constant(&[frames * rows * columns, each], || Ok::<_, Error>(rotation(places, self.config.axes())))?,
@@ -308,7 +308,7 @@ impl<O: TokenOps> Network<O> {
         let split = ops.reshape(latents, &[batch, shape[1], frames, rows, PATCH, columns, PATCH])?;
         let split = ops.contiguous(&ops.permute(&split, &[0, 2, 3, 5, 1, 4, 6])?)?;
         let split = ops.reshape(&split, &[batch, tokens, shape[1] * PATCH * PATCH])?;
-        let hidden = self.patches.forward(ops, &split, format.rest)?;
+        let hidden = self.patches.forward(ops, &split, format.layer_dtype)?;
         drop(split);
         let times: Vec<f32> = (0..batch).flat_map(|_| sigmas).map(|sigma| sigma * TIME_SCALE).collect();
         let embedded = ops.embed_times(&times, spans, config.time)?;

@@ -22,13 +22,13 @@ pub(crate) const NAME: &str = "WAN's";
 
 /// The signs of a file with the network.
 pub(crate) const SIGNS: &[Sign] = &[
-    Sign { part: "WAN's transformer", layout: Layout::Original, mark: MARK, beside: None },
-    Sign { part: "WAN's transformer, image to video", layout: Layout::Original, mark: MARK, beside: None },
+    Sign { part: "WAN's transformer", layout: Layout::Original, mark: MARK, companion: None },
+    Sign { part: "WAN's transformer, image to video", layout: Layout::Original, mark: MARK, companion: None },
     Sign {
         part: "WAN's transformer (diffusers)",
         layout: Layout::Diffusers,
         mark: "condition_embedder.time_proj.weight",
-        beside: None,
+        companion: None,
     },
 ];
 

@@ -29,7 +29,7 @@ impl Clip<Tensor> {
             for frame in &mut past.frames {
                 // The pasts of convolutions are in their type; if norms have another, that is as
                 // good for those of doublings.
-                let moved = frame.f_to_device(device)?.f_to_kind(tilewright_torch::kind(format.convolution)?)?;
+                let moved = frame.f_to_device(device)?.f_to_kind(tilewright_torch::kind(format.product_dtype)?)?;
                 *frame = tilewright_torch::to_layout(&moved, format.layout)?;
             }
         }

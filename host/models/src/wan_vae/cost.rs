@@ -40,7 +40,7 @@ pub struct Tiled {
     /// Output pixels of all together.
     pub width: u32,
     /// Latent frames that each takes before the next one's turn comes.
-    pub round: u32,
+    pub chunk: u32,
 }
 
 /// Pushes after which the causal state grows no more, however few latent frames each brings.
@@ -55,7 +55,7 @@ pub(super) struct Decode<'a> {
     /// [1, C, T, h, w]
     latents: MeterTensor,
     clip: Clip<MeterTensor>,
-    /// Frames of the tile's round.
+    /// Frames of the tile's chunk.
     kept: RefCell<Vec<MeterTensor>>,
 }
 
@@ -76,16 +76,16 @@ impl<'a> Decode<'a> {
         let (mut done, mut pushes, mut cost) = (0, 0, Pass::default());
         let mut per_frame = 0.0;
         while done < all {
-            let round = tiled.map_or(pushed, |tiled| tiled.round.max(1));
-            let until = (done - done % round + round).min(all);
+            let chunk = tiled.map_or(pushed, |tiled| tiled.chunk.max(1));
+            let until = (done - done % chunk + chunk).min(all);
             if pushes == SETTLED && until - done > 2 * pushed {
                 let alike = ((until - done) / pushed - 1) * pushed;
                 self.skip(alike)?;
                 cost.seconds += per_frame * f64::from(alike);
                 done += alike;
             }
-            // From here on rounds are like the last one, or shorter.
-            if pushes >= SETTLED && tiled.is_none_or(|tiled| tiled.round < all) {
+            // From here on chunks are like the last one, or shorter.
+            if pushes >= SETTLED && tiled.is_none_or(|tiled| tiled.chunk < all) {
                 cost.seconds += per_frame * f64::from(all - done);
                 break;
             }
@@ -142,18 +142,18 @@ impl<'a> Decode<'a> {
     }
 
     /// The most held beside the other tiles' states and the frames that are gathered.
-    fn peak_with_gathering(&self, tiled: &Tiled, peak: u64, is_round_over: bool) -> u64 {
+    fn peak_with_gathering(&self, tiled: &Tiled, peak: u64, is_chunk_over: bool) -> u64 {
         let kept: Vec<u64> = self.kept.borrow().iter().map(MeterTensor::bytes).collect();
         let frame =
             |height: u32, width: u32| 4 * self.config.image_channels as u64 * u64::from(height) * u64::from(width);
         let one = frame(self.extent.height, self.extent.width).max(1);
         let gathered = kept.iter().sum::<u64>() / one * frame(tiled.height, tiled.width);
         // A tile that has seen the whole clip holds no state.
-        let holds = !tiled.parked && tiled.round < self.extent.latent_frames;
+        let holds = !tiled.parked && tiled.chunk < self.extent.latent_frames;
         let others = if holds { u64::from(tiled.tiles.saturating_sub(1)) * self.state_bytes() } else { 0 };
         let before = if tiled.tiles > 1 { gathered } else { 0 };
         let mut most = peak + others + before;
-        if is_round_over {
+        if is_chunk_over {
             // All of the tile's frames, and one piece of them after the other weighted.
             most = most.max(self.meter.held_bytes() + kept.last().copied().unwrap_or(0) + others + gathered);
             self.kept.borrow_mut().clear();

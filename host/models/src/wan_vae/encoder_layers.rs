@@ -96,9 +96,9 @@ impl<O: CausalOps> Conv<O> {
     }
 
     fn convolve(&self, ops: &O, input: &O::Tensor, weight: &O::Weight, bias: Option<&O::Weight>) -> Result<O::Tensor> {
-        let input = ops.to_memory_order(&ops.to_dtype(ops.share(input), ops.format().convolution)?)?;
+        let input = ops.to_memory_order(&ops.to_dtype(ops.share(input), ops.format().product_dtype)?)?;
         let output = ops.convolve(&input, weight, bias, self.stride, [self.padding; 2])?;
-        Ok(ops.to_dtype(output, ops.format().rest)?)
+        Ok(ops.to_dtype(output, ops.format().layer_dtype)?)
     }
 }
 
@@ -122,7 +122,8 @@ impl<O: CausalOps> Causal<O> {
 
     pub fn forward(&self, ops: &O, input: O::Tensor, past: &mut Past<O::Tensor>) -> Result<O::Tensor> {
         let frames = ops.extents(&input)?[0];
-        let (all, before) = past.join_remembered(ops, ops.to_dtype(ops.share(&input), ops.format().convolution)?, 2)?;
+        let (all, before) =
+            past.join_remembered(ops, ops.to_dtype(ops.share(&input), ops.format().product_dtype)?, 2)?;
         drop(input);
         let now = ops.narrow(&all, 0, before, frames)?;
         let output = self.conv.forward(ops, &now)?;
@@ -216,7 +217,7 @@ impl<O: CausalOps> Attention<O> {
         let shape = ops.extents(&input)?;
         let [frames, channels, height, width] = shape;
         let mixed = self.mixed.forward(ops, &self.norm.forward(ops, &input)?)?;
-        let tokens = ops.to_dtype(ops.share(&mixed), ops.format().convolution)?;
+        let tokens = ops.to_dtype(ops.share(&mixed), ops.format().product_dtype)?;
         let tokens = ops.transpose(&ops.reshape(&tokens, &[frames, 3 * channels, height * width])?, 1, 2)?;
         let part = |index: i64| ops.contiguous(&ops.narrow(&tokens, 2, index * channels, channels)?);
         let (query, key, value) = (part(0)?, part(1)?, part(2)?);

@@ -117,7 +117,7 @@ impl<O: CausalOps> EncoderNetwork<O> {
         track: &mut Track<'_>,
     ) -> Result<O::Tensor> {
         past.rewind();
-        let frames = patches(ops, &ops.to_dtype(ops.share(frames), ops.format().rest)?, self.patch, self.order)?;
+        let frames = patches(ops, &ops.to_dtype(ops.share(frames), ops.format().layer_dtype)?, self.patch, self.order)?;
         let mut hidden = self.conv_in.forward(ops, frames, past)?;
         track(Step::Layer)?;
         for down in &self.downs {

@@ -22,7 +22,7 @@ pub struct EncoderState {
 
 /// The state of one part of the frames.
 #[derive(Clone, Copy, Debug)]
-pub struct Part<'a> {
+pub struct PlacedState<'a> {
     /// The state of the frames at `place`.
     pub state: &'a EncoderState,
     /// The part that was encoded.
@@ -54,7 +54,7 @@ impl EncoderState {
     ///
     /// # Errors
     /// Memory is out; the parts stay as they are.
-    pub fn relaid(parts: &[Part<'_>], places: &[Place]) -> Result<Vec<Self>> {
+    pub fn relaid(parts: &[PlacedState<'_>], places: &[Place]) -> Result<Vec<Self>> {
         let state = |place: &Place| -> Result<Self> {
             let mut state = Self::default();
             parts.iter().try_for_each(|part| state.absorb(part, place))?;
@@ -67,7 +67,7 @@ impl EncoderState {
     ///
     /// # Errors
     /// Memory is out.
-    pub fn absorb(&mut self, part: &Part<'_>, place: &Place) -> Result<()> {
+    pub fn absorb(&mut self, part: &PlacedState<'_>, place: &Place) -> Result<()> {
         let overlap = |axis: usize| {
             let (share, wanted) = (part.share[axis], place[axis]);
             let start = share.0.max(wanted.0);

@@ -93,7 +93,7 @@ pub(super) struct UnitNorm<O: Ops> {
 
 impl<O: CausalOps> UnitNorm<O> {
     pub fn build(scope: &Scope<'_, O>, channels: i64) -> Result<Self> {
-        let gamma = gamma(scope, channels, scope.ops().format().rest)?;
+        let gamma = gamma(scope, channels, scope.ops().format().layer_dtype)?;
         Ok(Self { gamma: scope.ops().rearrange(&gamma, &[0, 1, 2, 3], &[channels])? })
     }
 
@@ -265,7 +265,7 @@ impl<O: CausalOps> Causal<O> {
             Some(norm) => norm.forward(ops, &frames, true)?,
             None => frames,
         };
-        let normed = ops.to_dtype(normed, format.convolution)?;
+        let normed = ops.to_dtype(normed, format.product_dtype)?;
         let window = match past.frames.is_empty() {
             true => ops.share(&normed),
             false => past.window(ops, &normed)?,
@@ -278,7 +278,7 @@ impl<O: CausalOps> Causal<O> {
         let band = work.band.unwrap_or(height).clamp(1, height.max(1));
         for rows in ops.laps(begun..height, band).over_rows() {
             let part = Self::rows(ops, &window, weight, bias, count, rows.clone(), height)?;
-            let part = ops.to_dtype(part, format.rest)?;
+            let part = ops.to_dtype(part, format.layer_dtype)?;
             work.write(ops, &ops.narrow(&output, 2, rows.start, rows.end - rows.start)?, &part)?;
             *work.done = lap.start * height + rows.end;
         }
@@ -385,7 +385,7 @@ pub(super) fn unpatch<O: CausalOps>(ops: &O, frames: O::Tensor, patch: i64, orde
 
 /// Frames in the type and memory order for the first layer.
 pub(super) fn prepare<O: CausalOps>(ops: &O, frames: &O::Tensor) -> Result<O::Tensor> {
-    Ok(ops.to_memory_order(&ops.to_dtype(ops.share(frames), ops.format().rest)?)?)
+    Ok(ops.to_memory_order(&ops.to_dtype(ops.share(frames), ops.format().layer_dtype)?)?)
 }
 
 #[cfg(all(test, feature = "torch"))]

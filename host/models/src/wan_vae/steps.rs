@@ -53,7 +53,7 @@ enum Output<O: CausalOps> {
     Instead,
     /// The first half of a residual layer: it is hidden beside the input, which goes through its
     /// shortcut, if it has one.
-    Beside(Option<Conv<O>>),
+    Hidden(Option<Conv<O>>),
     /// The second half: the hidden frames go in, and the output is added to the input.
     Added,
 }
@@ -82,7 +82,7 @@ impl<O: CausalOps> Convolve<O> {
             output: Output::Added,
         };
         let shortcut = (into != out).then(|| pointwise(&scope.at("conv_shortcut"), into, out, 1)).transpose()?;
-        Ok([Self { norm: Some(norm), conv, output: Output::Beside(shortcut) }, last])
+        Ok([Self { norm: Some(norm), conv, output: Output::Hidden(shortcut) }, last])
     }
 }
 
@@ -105,9 +105,9 @@ impl<O: CausalOps> Step<O> for Convolve<O> {
             piece.convolved = true;
         }
         match &self.output {
-            Output::Beside(Some(shortcut)) => piece.frames = each(ops, shortcut, &piece.frames)?,
+            Output::Hidden(Some(shortcut)) => piece.frames = each(ops, shortcut, &piece.frames)?,
             Output::Instead => piece.frames = piece.hidden.take().unwrap_or_else(|| ops.share(&piece.frames)),
-            Output::Beside(None) | Output::Added => {}
+            Output::Hidden(None) | Output::Added => {}
         }
         Ok(())
     }
@@ -164,7 +164,7 @@ impl<O: CausalOps> Attention<O> {
         let shape = ops.extents(frame)?;
         let [_, channels, height, width] = shape;
         let format = ops.format();
-        let mut tokens = ops.to_dtype(self.norm.forward(ops, frame, false)?, format.convolution)?;
+        let mut tokens = ops.to_dtype(self.norm.forward(ops, frame, false)?, format.product_dtype)?;
         tokens = ops.reshape(&tokens, &[1, channels, height * width])?;
         tokens = ops.contiguous(&ops.transpose(&tokens, 1, 2)?)?;
         let all = ops.linear(&tokens, &self.query_key_value, &self.query_key_value_bias)?;
@@ -174,7 +174,7 @@ impl<O: CausalOps> Attention<O> {
         drop(all);
         let mixed = ops.attention(query, &key, &value)?;
         drop((key, value));
-        let added = ops.to_dtype(ops.linear(&mixed, &self.output, &self.output_bias)?, format.rest)?;
+        let added = ops.to_dtype(ops.linear(&mixed, &self.output, &self.output_bias)?, format.layer_dtype)?;
         let added = ops.reshape(&ops.transpose(&added, 1, 2)?, &shape)?;
         Ok(ops.copy_onto(onto, &ops.add(frame, &added)?)?)
     }

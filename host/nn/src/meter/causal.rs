@@ -111,7 +111,7 @@ impl CausalOps for Meter {
         drop(copy);
         // Lengths, a quotient and a product.
         self.moves(5 * frames.bytes());
-        let output = match self.format.rest {
+        let output = match self.format.layer_dtype {
             Dtype::F32 => normed,
             dtype => self.output(frames.axes.dense(), dtype),
         };
@@ -168,7 +168,7 @@ impl CausalOps for Meter {
         if channels != into || !is_alike || !fits {
             return Err(shape_error("a convolution", &[last.axes.extents(), &[out, into]]));
         }
-        self.touch(self.costs.kernels.causal_scratch_bytes(into, self.format.convolution));
+        self.touch(self.costs.kernels.causal_scratch_bytes(into, self.format.product_dtype));
         let rate = self.costs.winograd.unwrap_or(self.costs.plain);
         let (into, computed) = (frames.len() as f64 * into as f64, self.costs.kernels.whole_blocks(out as f64));
         let each = rate.per_product * into * computed + rate.per_value * (into + out as f64);

@@ -17,7 +17,7 @@ pub struct MeterMatrix {
     /// one that has none.
     pub integers: [bool; 2],
     /// Rows and rank of each change; a rank of 0 is a whole matrix.
-    pub beside: Vec<[i64; 2]>,
+    pub changes: Vec<[i64; 2]>,
 }
 
 impl TokenSource<Meter> for Listing {
@@ -28,21 +28,21 @@ impl TokenSource<Meter> for Listing {
 
     fn matrix(&self, name: &str, shape: [i64; 2]) -> Result<MeterMatrix> {
         self.add(name, &[&shape]);
-        Ok(MeterMatrix { extents: shape, piece: shape[0], integers: [false, true], beside: Vec::new() })
+        Ok(MeterMatrix { extents: shape, piece: shape[0], integers: [false, true], changes: Vec::new() })
     }
 }
 
 /// Tokens and spans of a modulation or gate that belong together: [N, tokens, width] and
 /// [N, spans, width].
 fn check_spans(operation: &'static str, tokens: &MeterTensor, spans: &MeterTensor) -> Result<()> {
-    let (of, beside) = (tokens.axes.extents(), spans.axes.extents());
-    match (of, beside) {
-        (&[batch, count, width], &[samples, parts, wide])
-            if batch == samples && width == wide && parts > 0 && count % parts == 0 =>
+    let (tokens, spans) = (tokens.axes.extents(), spans.axes.extents());
+    match (tokens, spans) {
+        (&[batch, count, width], &[samples, number, wide])
+            if batch == samples && width == wide && number > 0 && count % number == 0 =>
         {
             Ok(())
         }
-        _ => Err(shape_error(operation, &[of, beside])),
+        _ => Err(shape_error(operation, &[tokens, spans])),
     }
 }
 
@@ -98,17 +98,17 @@ impl TokenOps for Meter {
         if !is_sound {
             return Err(shape_error("a linear layer", &[from, &matrix.extents, to]));
         }
-        let dtype = self.format.convolution;
+        let dtype = self.format.product_dtype;
         let left = self.contiguous(&self.to_dtype(tokens.clone(), dtype)?)?;
         let count = left.axes.count() / columns.max(1) as u64;
         let has_integers =
-            self.costs.kernels.has_int8() && self.format.products == Products::Int8 && matrix.integers[0];
+            self.costs.kernels.has_int8() && self.format.product_form == Products::Int8 && matrix.integers[0];
         if has_integers && !matrix.integers[1] {
             self.multiplies_integers(columns, rows, count as i64);
         } else {
             self.multiplies(columns, rows, count as i64, 1);
         }
-        for [changed, rank] in &matrix.beside {
+        for [changed, rank] in &matrix.changes {
             let inner = if *rank > 0 { *rank } else { 0 };
             self.multiplies(columns, if inner > 0 { inner } else { *changed }, count as i64, 1);
             self.multiplies(inner, *changed, count as i64, 1);

@@ -86,7 +86,7 @@ impl CausalOps for Torch {
         cancel::check()?;
         let length = scalar::clamp_min_in_place(scalar::length(frames, 1)?, LEAST_LENGTH)?;
         // In f32, for frames of any type.
-        Ok(frames.f_div(&length)?.f_mul_(gamma)?.f_to_kind(kind(self.format.rest)?)?)
+        Ok(frames.f_div(&length)?.f_mul_(gamma)?.f_to_kind(kind(self.format.layer_dtype)?)?)
     }
 
     fn convolve(
@@ -122,7 +122,7 @@ impl CausalOps for Torch {
     }
 
     fn causal_kernel(&self, weight: &Tensor, bias: &Tensor) -> Result<Winograd> {
-        Ok(Winograd::causal(weight, bias, kind(self.format.convolution)?)?)
+        Ok(Winograd::causal(weight, bias, kind(self.format.product_dtype)?)?)
     }
 
     fn rearrange(&self, weight: &Tensor, order: &[usize], shape: &[i64]) -> Result<Tensor> {

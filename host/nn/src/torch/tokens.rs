@@ -18,13 +18,13 @@ use crate::{Biased, Error, Gelu, HeadNorm, LayerNorm, Ops, Result, TokenOps};
 pub struct Matrix {
     pieces: Vec<Piece>,
     columns: i64,
-    beside: Vec<Beside>,
+    changes: Vec<MatrixChange>,
 }
 
 /// A change of some rows of a matrix that is multiplied beside it: the rows of one matrix, or of a
 /// product of several.
 #[derive(Debug)]
-pub struct Beside {
+pub struct MatrixChange {
     /// The first row.
     pub first: i64,
     /// The matrices, that with the matrix's columns first; in the type of products, on the device.
@@ -58,13 +58,13 @@ impl Piece {
 impl Matrix {
     /// A matrix of pieces with the same number of columns.
     pub fn new(pieces: Vec<Piece>, columns: i64) -> Self {
-        Self { pieces, columns, beside: Vec::new() }
+        Self { pieces, columns, changes: Vec::new() }
     }
 
     /// The same matrix with changes beside it.
     #[must_use]
-    pub fn with(self, beside: Vec<Beside>) -> Self {
-        Self { beside, ..self }
+    pub fn with_changes(self, changes: Vec<MatrixChange>) -> Self {
+        Self { changes, ..self }
     }
 
     fn rows(&self) -> i64 {
@@ -74,10 +74,10 @@ impl Matrix {
 
 /// Each span of a modulation or gate [N, spans, width] beside its tokens, [N, spans, 1, width], and
 /// the tokens as [N, spans, tokens of a span, width].
-fn beside(tokens: &Tensor, spans: &Tensor) -> Result<(Tensor, Tensor)> {
+fn by_spans(tokens: &Tensor, spans: &Tensor) -> Result<(Tensor, Tensor)> {
     let (batch, count, width) = tokens.size3()?;
-    let (_, parts, _) = spans.size3()?;
-    let tokens = tokens.f_view([batch, parts, count / parts.max(1), width])?;
+    let (_, number, _) = spans.size3()?;
+    let tokens = tokens.f_view([batch, number, count / number.max(1), width])?;
     Ok((tokens, spans.f_unsqueeze(2)?))
 }
 
@@ -91,7 +91,7 @@ impl Torch {
             let bias = bias.map(|bias| bias.f_narrow(0, first, rows)).transpose()?;
             match piece {
                 Piece::Packed(packed)
-                    if self.format.products == Products::Int8 && packed::has_int8_products(packed) =>
+                    if self.format.product_form == Products::Int8 && packed::has_int8_products(packed) =>
                 {
                     packed::multiply_int8(left, packed, bias.as_ref(), &part)?;
                 }
@@ -101,14 +101,15 @@ impl Torch {
                     self.multiply_on_device(&part, left, &streamed.on_device()?, bias.as_ref())?;
                 }
                 Piece::Expanded(weight) => {
-                    let bias =
-                        bias.map(|bias| Ok::<_, Error>(bias.f_to_kind(kind(self.format.convolution)?)?)).transpose()?;
+                    let bias = bias
+                        .map(|bias| Ok::<_, Error>(bias.f_to_kind(kind(self.format.product_dtype)?)?))
+                        .transpose()?;
                     linear_onto(&part, left, weight, bias.as_ref())?;
                 }
             }
             first += rows;
         }
-        for Beside { first, factors } in &matrix.beside {
+        for MatrixChange { first, factors } in &matrix.changes {
             let mut change = left.shallow_clone();
             for factor in factors {
                 change = linear(&change, factor, None)?;
@@ -129,7 +130,7 @@ impl Torch {
         packed: &DevicePacked,
         bias: Option<&Tensor>,
     ) -> Result<()> {
-        if self.format.products == Products::Fp8 && multiply_fp8(output, left, packed, bias)? {
+        if self.format.product_form == Products::Fp8 && multiply_fp8(output, left, packed, bias)? {
             return Ok(());
         }
         multiply_rows_of(output, left, packed.shape(), bias, &|rows, kind| packed.expand(rows, kind))
@@ -230,7 +231,7 @@ impl TokenOps for Torch {
 
     fn multiply_onto(&self, output: &Tensor, tokens: &Tensor, matrix: &Matrix, bias: Option<&Tensor>) -> Result<()> {
         cancel::check()?;
-        let left = tokens.f_to_kind(kind(self.format.convolution)?)?.f_contiguous()?;
+        let left = tokens.f_to_kind(kind(self.format.product_dtype)?)?.f_contiguous()?;
         let rows = matrix.rows();
         // Samples lie apart in a wider tensor, the tokens of each don't.
         if output.is_contiguous() {
@@ -256,10 +257,10 @@ impl TokenOps for Torch {
         let mut normed = wide.f_layer_norm([width], weight, bias, norm.epsilon, true)?;
         drop(wide);
         if let Some([shift, scale]) = norm.modulation {
-            let (parts, scale) = beside(&normed, &scale.f_to_kind(Kind::Float)?)?;
-            let (_, shift) = beside(&normed, &shift.f_to_kind(Kind::Float)?)?;
+            let (in_spans, scale) = by_spans(&normed, &scale.f_to_kind(Kind::Float)?)?;
+            let (_, shift) = by_spans(&normed, &shift.f_to_kind(Kind::Float)?)?;
             let factor = scalar::add(&scale, 1.0)?;
-            normed = parts.shallow_clone().f_mul_(&factor)?.f_add_(&shift)?.f_view_as(&normed)?;
+            normed = in_spans.shallow_clone().f_mul_(&factor)?.f_add_(&shift)?.f_view_as(&normed)?;
         }
         Ok(normed.f_to_kind(kind(dtype)?)?)
     }
@@ -349,8 +350,8 @@ impl TokenOps for Torch {
         }
         cancel::check()?;
         let Some(gate) = gate else { return self.add_onto(tokens, &other) };
-        let (parts, gate) = beside(&other, gate)?;
-        let gated = parts.f_mul(&gate)?;
+        let (in_spans, gate) = by_spans(&other, gate)?;
+        let gated = in_spans.f_mul(&gate)?;
         drop(other);
         let _ = tokens.f_view_as(&gated)?.f_add_(&gated)?;
         Ok(())

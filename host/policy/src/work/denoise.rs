@@ -1,4 +1,4 @@
-//! Samples. The host's own plan has everything at once while that fits, else it is divided step by
+//! Samples. The fallback plan has everything at once while that fits, else it is divided step by
 //! step, by the changes that cost least time first.
 
 use tilewright_plan::{

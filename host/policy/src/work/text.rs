@@ -1,4 +1,4 @@
-//! Runs of text encoders. The host's own plan is f32, and bf16 with sums in f32 where that does not
+//! Runs of text encoders. The fallback plan is f32, and bf16 with sums in f32 where that does not
 //! fit or fails; on the device, and on the host's processor where no type fits there. Sums stay
 //! f32, since T5's overflow in f16. Nothing is kept afterwards.
 

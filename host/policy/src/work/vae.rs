@@ -2,7 +2,7 @@
 //! goes on under the next one: in one piece or in bands as before, in the same tiles, and in no
 //! narrower type.
 //!
-//! The host's own plan is whole if that fits, else in exact bands, else in the largest tiles that
+//! The fallback plan is whole if that fits, else in exact bands, else in the largest tiles that
 //! fit; tiles before bands if the user allows them. In a type that loses nothing unless the device
 //! is known to be fast in bf16, or nothing fits in that type. A clip that carries its causal cache
 //! is decoded a latent frame at a time, whole or in bands. Only if not even its cache fits, it runs
@@ -473,7 +473,7 @@ mod tests {
         let own = |attempts: &[Attempt]| ask(&request, None, attempts, Vae::last_resort);
         let memory = Failure::OutOfMemory { bytes: 1 };
         let first = ask(&request, None, &[], Vae::host_plan);
-        // A policy's failed plans say nothing about the host's own.
+        // A policy's failed plans say nothing about the fallback plan.
         let whole = Plan { time: Time::Carried { frames: 81 }, ..plain_plan(&device()) };
         let told = own(&[failed(&whole, memory), failed(&whole, memory), failed(&whole, memory)]).unwrap();
         assert_eq!((told.space, told.time, told.precision), (first.space, first.time, first.precision));

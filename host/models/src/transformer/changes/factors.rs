@@ -1,7 +1,7 @@
 //! The factors of changes, on a device.
 
 use tch::{Device, Kind, Tensor};
-use tilewright_nn::Beside;
+use tilewright_nn::MatrixChange;
 
 use super::{Change, Changes};
 use crate::{Result, lora::Lora};
@@ -21,7 +21,7 @@ impl Change {
 
 impl Changes {
     /// The factors of a matrix's changes, in the type of products.
-    pub fn beside(&self, name: &str, kind: Kind, device: Device) -> Result<Vec<Beside>> {
+    pub fn of_matrix(&self, name: &str, kind: Kind, device: Device) -> Result<Vec<MatrixChange>> {
         let mut all = Vec::new();
         for change in self.by_name.get(name).into_iter().flatten() {
             let lora = &self.loras[change.lora];
@@ -31,7 +31,7 @@ impl Changes {
                 factors.push(on_device(lora.matrix(down)?)?);
             }
             factors.push(on_device(change.up(lora)?)?);
-            all.push(Beside { first: change.rows.start as i64, factors });
+            all.push(MatrixChange { first: change.rows.start as i64, factors });
         }
         Ok(all)
     }

@@ -21,7 +21,7 @@ impl TransformerFile {
     /// # Errors
     /// The table is missing, can't be expanded, or has no such row.
     pub(crate) fn rows_of(&self, name: &str, rows: impl IntoIterator<Item = usize>) -> Result<Tensor> {
-        let (parts, _) = self.parts(name);
+        let (parts, _) = self.stored_names(name);
         let part = parts.first().ok_or_else(|| self.missing(name, &[]))?;
         let table = self.file.matrix(part)?;
         let row = |row: usize| match table.narrow(row..row.saturating_add(1)) {
@@ -39,7 +39,7 @@ impl TransformerFile {
     /// # Errors
     /// It is missing, or can't be read.
     pub(crate) fn values_of(&self, name: &str) -> Result<Tensor> {
-        let (parts, _) = self.parts(name);
+        let (parts, _) = self.stored_names(name);
         let part = parts.first().ok_or_else(|| self.missing(name, &[]))?;
         self.vector_of(part, Kind::Float, Device::Cpu)
     }
@@ -98,13 +98,13 @@ impl OnDevice<'_> {
 
     /// The block that a weight belongs to.
     fn block_of(&self, name: &str) -> Option<usize> {
-        let (parts, _) = self.weights.parts(name);
+        let (parts, _) = self.weights.stored_names(name);
         self.blocks.iter().position(|block| parts.iter().any(|part| block.contains(part)))
     }
 
     /// Tells how far the load is, before a weight is loaded.
     fn step(&self, name: &str) -> Result<()> {
-        let (parts, _) = self.weights.parts(name);
+        let (parts, _) = self.weights.stored_names(name);
         let bytes = parts.iter().filter_map(|part| self.weights.file.bytes(part)).map(|bytes| bytes.len() as u64);
         self.progress.borrow_mut().step(bytes.sum())
     }
@@ -112,7 +112,7 @@ impl OnDevice<'_> {
     /// The matrices of a weight of `rows` rows, one below the other. Rows beyond these are left
     /// out.
     fn matrices(&self, name: &str, rows: usize) -> Result<Vec<Packed>> {
-        let (parts, join) = self.weights.parts(name);
+        let (parts, join) = self.weights.stored_names(name);
         let stored = self.weights.shape(name).and_then(|shape| shape.first().copied()).unwrap_or_default();
         let own = if stored > rows { Some(rows / parts.len()) } else { None };
         let mut pieces = Vec::new();
@@ -134,7 +134,7 @@ impl TokenSource<Torch> for OnDevice<'_> {
     fn vector(&self, name: &str, shape: &[i64], dtype: Dtype) -> tilewright_nn::Result<Tensor> {
         self.step(name)?;
         let kind = kind(dtype)?;
-        let (parts, join) = self.weights.parts(name);
+        let (parts, join) = self.weights.stored_names(name);
         let mut loaded = Vec::new();
         for part in parts {
             let tensor = self.weights.vector_of(&part, kind, self.device)?;
@@ -157,7 +157,7 @@ impl TokenSource<Torch> for OnDevice<'_> {
         let pieces = self.matrices(name, rows as usize)?.into_iter().map(|packed| match (self.residency, block) {
             _ if packed.shape()[1] as i64 > columns => {
                 let rows = 0..packed.shape()[0];
-                let expanded = packed::expand(&packed, rows, kind(self.format.convolution)?).map_err(Error::from)?;
+                let expanded = packed::expand(&packed, rows, kind(self.format.product_dtype)?).map_err(Error::from)?;
                 let own = expanded.f_narrow(1, 0, columns)?.f_contiguous()?;
                 Ok(Piece::Expanded(own.f_to_device(self.device)?))
             }
@@ -172,11 +172,11 @@ impl TokenSource<Torch> for OnDevice<'_> {
             }
             (Residency::Expanded, _) => {
                 let rows = 0..packed.shape()[0];
-                let expanded = packed::expand(&packed, rows, kind(self.format.convolution)?).map_err(Error::from)?;
+                let expanded = packed::expand(&packed, rows, kind(self.format.product_dtype)?).map_err(Error::from)?;
                 Ok(Piece::Expanded(expanded.f_to_device(self.device)?))
             }
         });
-        let beside = self.weights.changes.beside(name, kind(self.format.convolution)?, self.device)?;
-        Ok(Matrix::new(pieces.collect::<tilewright_nn::Result<_>>()?, columns).with(beside))
+        let changes = self.weights.changes.of_matrix(name, kind(self.format.product_dtype)?, self.device)?;
+        Ok(Matrix::new(pieces.collect::<tilewright_nn::Result<_>>()?, columns).with_changes(changes))
     }
 }
