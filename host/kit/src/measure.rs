@@ -80,7 +80,7 @@ pub fn measure(load: &Load<'_>, settings: &[(String, String)], options: &Options
     let measured = of_kinds!(W => Beside {
         key: W::KEY,
         heading: W::HEADING,
-        decisions: bench.on(W::of(&asked)).decisions(&mut policy)?,
+        decisions: bench.on(W::of(&asked).as_slice()).decisions(&mut policy)?,
     });
     // The first kind of work that a policy answers has its figures in the report itself, so that
     // the first of all is never beside another.
