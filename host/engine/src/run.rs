@@ -106,7 +106,9 @@ impl<'r, 'a, W: Runnable, I> Run<'r, 'a, W, I> {
     /// Carries the decision out.
     fn attempt<T: Task<W>>(&mut self, task: &mut T, observer: &mut dyn Observer) -> Attempted<(T::Output, W::Outcome)> {
         let Self { job, planner, decision, load, .. } = self;
-        let mut learn = |outcome: &W::Outcome| planner.learn(&job.question(), &decision.plan, outcome);
+        let mut learn = |outcome: &W::Outcome| {
+            planner.learn(&job.question(), &decision.plan, outcome);
+        };
         let pace = Pace::new(job.machine.device);
         let mut context = AttemptContext { observer, pace, load, learn: &mut learn };
         let ended = task.attempt(&decision.plan, &mut context);
