@@ -27,14 +27,15 @@ pub(super) fn measure(prices: &DenoisePrices, plan: &DenoisePlan, meter: &Meter)
     }
     let before = meter.seconds();
     let input = step.padded(latents)?;
+    let mut repeated_seconds = 0.0;
     for (pass, contexts) in passes.iter().zip(&contexts) {
-        step.run_pass(pass, contexts, &input)?;
+        repeated_seconds += step.run_pass(pass, contexts, &input)?;
     }
     // Latents without noise, and what they are added up from.
     for _ in 0..3 {
         step.hold_latents()?;
     }
-    Ok((meter.peak_bytes().saturating_sub(step.given_bytes()), meter.seconds() - before))
+    Ok((meter.peak_bytes().saturating_sub(step.given_bytes()), meter.seconds() - before + repeated_seconds))
 }
 
 /// A step under way. It holds its tensors to its end.
@@ -106,25 +107,29 @@ impl<'a> MeteredStep<'a> {
     }
 
     /// The groups of a pass. Between the first and the last one of a size, nothing else is held but
-    /// what each of them keeps.
-    fn run_pass(&mut self, pass: &Pass, contexts: &[Context<MeterTensor>], input: &MeterTensor) -> Result<()> {
-        // The shape of the tokens whose changes the last group of each context kept.
-        let mut kept_tokens: HashMap<usize, Option<Vec<i64>>> = HashMap::new();
+    /// what each of them keeps. Returns the seconds of those between, which the meter has not seen.
+    fn run_pass(&mut self, pass: &Pass, contexts: &[Context<MeterTensor>], input: &MeterTensor) -> Result<f64> {
+        // The seconds of the first group of each context, and the shape of the tokens whose changes
+        // it kept.
+        let mut known: HashMap<usize, (f64, Option<Vec<i64>>)> = HashMap::new();
+        let mut repeated_seconds = 0.0;
         for (number, group) in pass.groups.iter().enumerate() {
             let is_last = !pass.groups[number + 1..].iter().any(|other| other.context == group.context);
-            match kept_tokens.get(&group.context) {
-                Some(tokens) if !is_last => {
+            match known.get(&group.context) {
+                Some((seconds, tokens)) if !is_last => {
+                    repeated_seconds += seconds;
                     for tokens in tokens.iter().flat_map(|tokens| [tokens, tokens]) {
                         self.held.push(self.meter.unset(tokens, self.meter.format().layer_dtype)?);
                     }
                 }
                 _ => {
+                    let begun = self.meter.seconds();
                     let tokens = self.run_group(pass, group, &contexts[group.context], input)?;
-                    kept_tokens.insert(group.context, tokens);
+                    known.insert(group.context, (self.meter.seconds() - begun, tokens));
                 }
             }
         }
-        Ok(())
+        Ok(repeated_seconds)
     }
 
     /// A group's run through the network. Returns the shape of the tokens whose changes it kept.
