@@ -1,6 +1,10 @@
 //! The outcomes that a policy learned from, so that a new instance can learn from them again.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::VecDeque,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+};
 
 use tilewright_plan::{CostModel, Device, Question, Stage, VariantOf, Work, any, of_any};
 
@@ -30,6 +34,14 @@ impl<W: Planned> PastOutcome<W> {
         Question::first(self.stage, &self.request, &self.device, &self.capabilities)
     }
 
+    /// The same of all outcomes that are alike, and of few others.
+    fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.plan.hash(&mut hasher);
+        (W::extents(&self.request), W::memory_limit(&self.request)).hash(&mut hasher);
+        hasher.finish()
+    }
+
     /// True if it is of the same plan for the same request.
     fn is_alike(&self, other: &AnyOutcome) -> bool
     where
@@ -44,30 +56,33 @@ impl<W: Planned> PastOutcome<W> {
 /// An outcome of any kind of work.
 pub(crate) type AnyOutcome = any!(PastOutcome);
 
-/// The newest outcomes, oldest first.
+/// The newest outcomes with their fingerprints, oldest first.
 #[derive(Default)]
-pub(crate) struct OutcomeMemory(VecDeque<AnyOutcome>);
+pub(crate) struct OutcomeMemory(VecDeque<(u64, AnyOutcome)>);
 
 impl OutcomeMemory {
     /// Adds the newest outcome. The oldest ones go if there are too many, of the same plan or in
     /// all, or if learning from all of them would take more than `fuel`.
     pub fn add(&mut self, past_outcome: AnyOutcome, fuel: u64) {
-        self.0.push_back(past_outcome);
-        let Some(newest) = self.0.back() else { return };
-        let alike: Vec<usize> =
-            (0..self.0.len()).filter(|index| of_any!(&self.0[*index], one => one.is_alike(newest))).collect();
-        if alike.len() > PER_PLAN {
-            self.0.remove(alike[0]);
+        let fingerprint = of_any!(&past_outcome, one => one.fingerprint());
+        self.0.push_back((fingerprint, past_outcome));
+        let Some((_, newest)) = self.0.back() else { return };
+        let is_alike =
+            |(other, one): &(u64, AnyOutcome)| *other == fingerprint && of_any!(one, one => one.is_alike(newest));
+        let mut alike = (0..self.0.len()).filter(|index| is_alike(&self.0[*index]));
+        let oldest = alike.next();
+        if alike.count() >= PER_PLAN {
+            oldest.map(|oldest| self.0.remove(oldest));
         }
-        let fuel_of = |past_outcome: &AnyOutcome| of_any!(past_outcome, past_outcome => past_outcome.fuel);
-        let all = |past_outcomes: &VecDeque<AnyOutcome>| past_outcomes.iter().map(fuel_of).sum::<u64>();
-        while self.0.len() > MOST || self.0.len() > 1 && all(&self.0) > fuel {
-            self.0.pop_front();
+        let fuel_of = |(_, one): &(u64, AnyOutcome)| of_any!(one, one => one.fuel);
+        let mut spent: u64 = self.0.iter().map(fuel_of).sum();
+        while self.0.len() > MOST || self.0.len() > 1 && spent > fuel {
+            spent -= self.0.pop_front().as_ref().map_or(0, fuel_of);
         }
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &AnyOutcome> {
-        self.0.iter()
+        self.0.iter().map(|(_, one)| one)
     }
 
     pub fn clear(&mut self) {

@@ -1,20 +1,30 @@
 //! The module's memory. The host's arguments, two dozen strings and lists per call, are placed one
 //! after the other in a fixed space, which is freed as a whole when the call is over. The policy's
-//! own allocations go to the standard library's allocator and may last. So a string costs a few
-//! instructions, while allocating and freeing it takes hundreds.
+//! own allocations may last: they go to the allocator that the standard library has for WebAssembly.
+//! So a string costs a few instructions, while allocating and freeing it takes hundreds.
 
 use std::{
-    alloc::{GlobalAlloc, Layout, System, handle_alloc_error},
+    alloc::{GlobalAlloc, Layout, handle_alloc_error},
+    arch::wasm32::memory_grow,
     cell::{Cell, UnsafeCell},
     ptr::null_mut,
 };
+
+use dlmalloc::{Allocator, Dlmalloc};
 
 /// Bytes for arguments; further ones are allocated as usual. A request with a dozen hints takes
 /// about one thousand.
 const SPACE: usize = 16 << 10;
 
+/// Bytes of a page of WebAssembly's memory.
+const PAGE: usize = 64 << 10;
+
 #[global_allocator]
 static ARENA: Arena = Arena {
+    heap: UnsafeCell::new(Dlmalloc::new_with_allocator(Pages {
+        first: Page(UnsafeCell::new([0; PAGE])),
+        is_taken: Cell::new(false),
+    })),
     space: Space(UnsafeCell::new([0; SPACE])),
     used: Cell::new(0),
     // False until the first call is over: allocations when a module starts may last for good.
@@ -25,7 +35,59 @@ static ARENA: Arena = Arena {
 #[repr(align(16))]
 struct Space(UnsafeCell<[u8; SPACE]>);
 
+#[repr(align(16))]
+struct Page(UnsafeCell<[u8; PAGE]>);
+
+/// The heap's pages. The first one is part of the memory that an instance begins with: the host
+/// makes an instance for each question, and to grow its memory takes longer than an answer.
+struct Pages {
+    first: Page,
+    is_taken: Cell<bool>,
+}
+
+// SAFETY: every region is valid, and given out once: the first page while it is not taken, others
+// as they are added to the memory, which never shrinks. They begin as zeros.
+unsafe impl Allocator for Pages {
+    fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
+        if size <= PAGE && !self.is_taken.replace(true) {
+            return (self.first.0.get().cast(), PAGE, 0);
+        }
+        let pages = size.div_ceil(PAGE);
+        match memory_grow::<0>(pages) {
+            usize::MAX => (null_mut(), 0, 0),
+            // A region that ended with the address space would have no end.
+            before if before + pages >= usize::MAX / PAGE => (null_mut(), 0, 0),
+            before => (std::ptr::with_exposed_provenance_mut(before * PAGE), pages * PAGE, 0),
+        }
+    }
+
+    fn remap(&self, _: *mut u8, _: usize, _: usize, _: bool) -> *mut u8 {
+        null_mut()
+    }
+
+    fn free_part(&self, _: *mut u8, _: usize, _: usize) -> bool {
+        false
+    }
+
+    fn free(&self, _: *mut u8, _: usize) -> bool {
+        false
+    }
+
+    fn can_release_part(&self, _: u32) -> bool {
+        false
+    }
+
+    fn allocates_zeros(&self) -> bool {
+        true
+    }
+
+    fn page_size(&self) -> usize {
+        PAGE
+    }
+}
+
 struct Arena {
+    heap: UnsafeCell<Dlmalloc<Pages>>,
     space: Space,
     used: Cell<usize>,
     /// No code of the policy runs: allocations are arguments for the next call or the answer to the
@@ -41,6 +103,17 @@ struct Arena {
 unsafe impl Sync for Arena {}
 
 impl Arena {
+    /// The heap.
+    ///
+    /// # Safety
+    /// No other reference to it lives: a module has one thread, and the heap calls nothing that
+    /// allocates.
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that there is no other")]
+    unsafe fn heap(&self) -> &mut Dlmalloc<Pages> {
+        // SAFETY: the caller's promise.
+        unsafe { &mut *self.heap.get() }
+    }
+
     fn holds(&self, pointer: *mut u8) -> bool {
         (pointer as usize).wrapping_sub(self.space.0.get() as usize) < SPACE
     }
@@ -59,29 +132,30 @@ impl Arena {
 }
 
 // SAFETY: `take` returns memory within the space, aligned, and only once until `call` frees it,
-// which it does when nothing points there any more: see there. Everything else is the standard
-// library's allocator, and a pointer's address tells its allocator.
+// which it does when nothing points there any more: see there. Everything else is the heap's, and a
+// pointer's address says whose it is.
 unsafe impl GlobalAlloc for Arena {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let taken = self.take(layout.size(), layout.align());
-        // SAFETY: the caller's promise about the layout is passed on.
-        if taken.is_null() { unsafe { System.alloc(layout) } } else { taken }
+        // SAFETY: the caller's promise about the layout is passed on, and no reference to the heap
+        // outlives a call of it.
+        if taken.is_null() { unsafe { self.heap().malloc(layout.size(), layout.align()) } } else { taken }
     }
 
     #[inline]
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         if !self.holds(pointer) {
-            // SAFETY: outside the space, so it belongs to the only other allocator; the layout is
-            // the caller's promise.
-            unsafe { System.dealloc(pointer, layout) }
+            // SAFETY: outside the space, so it belongs to the heap; the layout is the caller's
+            // promise.
+            unsafe { self.heap().free(pointer, layout.size(), layout.align()) }
         }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         if !self.holds(pointer) {
             // SAFETY: as in `dealloc`.
-            return unsafe { System.realloc(pointer, layout, size) };
+            return unsafe { self.heap().realloc(pointer, layout.size(), layout.align(), size) };
         }
         // SAFETY: the caller promises that the size, rounded up to the alignment, does not
         // overflow; both ends are valid for the copied bytes, and the new one was free until now.

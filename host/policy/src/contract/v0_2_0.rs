@@ -1,16 +1,21 @@
 //! Version 0.2.0 of the contract: `wit/policy.wit`.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
-use tilewright_plan::{self as plan, Denoise, Question, Stage, Text, Trial, Vae, Value, Work, of_kinds};
+use tilewright_plan::{self as plan, Denoise, Each, FieldOf, Question, Stage, Text, Trial, Vae, Value, Work, of_kinds};
 use wasmtime::{
     Result, Store,
-    component::{self, Component, HasSelf, InstancePre, Linker},
+    component::{
+        self, Component, ComponentExportIndex, ComponentNamedList, HasSelf, InstancePre, Lift, Linker, Lower, TypedFunc,
+    },
 };
 
 use self::{
     bindings::{
-        exports::tilewright::policy::{denoise_policy, lifecycle, text_policy, vae_policy},
+        exports::tilewright::policy::lifecycle,
         tilewright::policy::{self as contract, types},
     },
     denoise::SampleRequest,
@@ -67,65 +72,118 @@ pub(super) const WORLD: World = World {
 
 alike!(types::Stage, Stage, Text, Denoise, Decode, Encode);
 
-/// A linked component, and the exports that it has.
+/// A linked component, and the functions that it exports.
 struct Exports {
     component: InstancePre<Guest>,
-    lifecycle: lifecycle::GuestIndices,
-    stages: Arc<Stages>,
+    functions: Arc<Functions>,
 }
 
-/// The exports for stages.
-struct Stages {
-    vae: Option<vae_policy::GuestIndices>,
-    denoise: Option<denoise_policy::GuestIndices>,
-    text: Option<text_policy::GuestIndices>,
+/// The functions of a component.
+struct Functions {
+    describe: Function,
+    configure: Function,
+    stages: Stages,
 }
 
-/// An instance's exports. Those for a stage are loaded when it is first asked about: a load
-/// compares the types of the functions field by field, which takes longer than a call, and most
-/// instances answer one question.
+/// The functions for each kind of work, if the component has them.
+type Stages = Each<Option<StageFunctions>, Option<StageFunctions>, Option<StageFunctions>>;
+
+/// The functions for one kind of work.
+struct StageFunctions {
+    decide: Function,
+    learn: Function,
+}
+
+/// An exported function.
+struct Function {
+    index: ComponentExportIndex,
+    /// An instance's function was found to have the contract's types. They are those of the
+    /// component, so that they are the same in every instance.
+    is_checked: AtomicBool,
+}
+
+/// An instance, and the functions that it exports.
 struct Policy {
     instance: component::Instance,
-    exports: Arc<Stages>,
-    lifecycle: lifecycle::Guest,
-    vae: OnceLock<vae_policy::Guest>,
-    denoise: OnceLock<denoise_policy::Guest>,
-    text: OnceLock<text_policy::Guest>,
+    functions: Arc<Functions>,
 }
 
 fn link(mut linker: Linker<Guest>, component: &Component) -> Result<Box<dyn Linked>> {
     bindings::Policy::add_to_linker::<_, HasSelf<_>>(&mut linker, |guest| guest)?;
-    let [exports_vae, exports_denoise, exports_text] =
-        [VAE, DENOISE, TEXT].map(|(interface, _)| component.get_export_index(None, interface).is_some());
     let component = linker.instantiate_pre(component)?;
-    let lifecycle = lifecycle::GuestIndices::new(&component)?;
-    let vae = if exports_vae { Some(vae_policy::GuestIndices::new(&component)?) } else { None };
-    let denoise = if exports_denoise { Some(denoise_policy::GuestIndices::new(&component)?) } else { None };
-    let text = if exports_text { Some(text_policy::GuestIndices::new(&component)?) } else { None };
-    Ok(Box::new(Exports { component, lifecycle, stages: Arc::new(Stages { vae, denoise, text }) }))
+    let interface = |(name, _): Interface| component.component().get_export_index(None, name);
+    let function = |name: &str, within: &ComponentExportIndex, function: &str| {
+        let index = component.component().get_export_index(Some(within), function);
+        let index = index.ok_or_else(|| wasmtime::Error::msg(format!("{name} does not export {function}")))?;
+        Ok::<_, wasmtime::Error>(Function { index, is_checked: AtomicBool::new(false) })
+    };
+    let stage = |of: Interface| -> Result<Option<StageFunctions>> {
+        let Some(within) = interface(of) else { return Ok(None) };
+        Ok(Some(StageFunctions {
+            decide: function(of.0, &within, "decide")?,
+            learn: function(of.0, &within, "learn")?,
+        }))
+    };
+    let name = WORLD.lifecycle.0;
+    let within =
+        interface(WORLD.lifecycle).ok_or_else(|| wasmtime::Error::msg(format!("it does not export {name}")))?;
+    let functions = Arc::new(Functions {
+        describe: function(name, &within, "describe")?,
+        configure: function(name, &within, "configure")?,
+        stages: Each { vae: stage(VAE)?, denoise: stage(DENOISE)?, text: stage(TEXT)? },
+    });
+    Ok(Box::new(Exports { component, functions }))
 }
 
 impl Linked for Exports {
     fn instantiate(&self, store: &mut Store<Guest>) -> Result<Box<dyn Instance>> {
         let instance = self.component.instantiate(&mut *store)?;
-        let lifecycle = self.lifecycle.load(&mut *store, &instance)?;
-        let exports = self.stages.clone();
-        let (vae, denoise, text) = Default::default();
-        Ok(Box::new(Policy { instance, exports, lifecycle, vae, denoise, text }))
+        Ok(Box::new(Policy { instance, functions: self.functions.clone() }))
     }
 }
 
-/// The exports for a stage, loaded if they are not. The policy has them: it is not asked about a
-/// stage that it does not answer.
-fn loaded<'a, I, G>(guest: &'a OnceLock<G>, indices: &Option<I>, load: impl FnOnce(&I) -> Result<G>) -> Result<&'a G> {
-    if let Some(guest) = guest.get() {
-        return Ok(guest);
+impl Policy {
+    /// The functions for a kind of work. The policy has them: it is not asked about a stage that it
+    /// does not answer.
+    fn stage<W: FieldOf<Stages, Field = Option<StageFunctions>>>(&self) -> Result<&StageFunctions> {
+        W::of(&self.functions.stages).as_ref().ok_or_else(unanswered)
     }
-    let loaded = load(indices.as_ref().ok_or_else(unanswered)?)?;
-    Ok(guest.get_or_init(|| loaded))
+
+    /// Calls a function. The first call of a component's function compares its types field by
+    /// field, which takes longer than a call.
+    fn call<P, R>(&self, store: &mut Store<Guest>, function: &Function, parameters: P) -> Result<R>
+    where
+        P: ComponentNamedList + Lower,
+        R: Lift + 'static,
+        (R,): ComponentNamedList,
+    {
+        let called = self.instance.get_func(&mut *store, function.index).ok_or_else(unanswered)?;
+        #[allow(unsafe_code, reason = "the check of types takes longer than a call, and has been made")]
+        let typed = match function.is_checked.load(Ordering::Relaxed) {
+            // SAFETY: this function was found to have these types in another instance of the same
+            // component: each function is called in one place of this file, with the same types.
+            true => unsafe { TypedFunc::<P, (R,)>::new_unchecked(called) },
+            false => called.typed::<P, (R,)>(&*store)?,
+        };
+        function.is_checked.store(true, Ordering::Relaxed);
+        let (result,) = typed.call(store, parameters)?;
+        Ok(result)
+    }
+
+    fn call_describe(&self, store: &mut Store<Guest>) -> Result<lifecycle::Description> {
+        self.call(store, &self.functions.describe, ())
+    }
+
+    fn call_configure(
+        &self,
+        store: &mut Store<Guest>,
+        settings: &[(&str, &lifecycle::Value)],
+    ) -> Result<std::result::Result<(), String>> {
+        self.call(store, &self.functions.configure, (settings,))
+    }
 }
 
-lifecycle!(Policy, |policy| policy.lifecycle, |policy| of_kinds!(W => Some(policy as &dyn Asks<W>)), |said| said
+lifecycle!(Policy, |policy| policy, |policy| of_kinds!(W => Some(policy as &dyn Asks<W>)), |said| said
     .stages
     .into_iter()
     .map(Into::into)
@@ -147,8 +205,9 @@ macro_rules! stage {
                 let failed: Vec<_> = failed
                     .map(|(attempt, plan)| contract::$of::Attempt { plan, failure: attempt.failure.into() })
                     .collect();
-                let guest = loaded(&self.$of, &self.exports.$of, |at| at.load(&mut *store, &self.instance))?;
-                let answer = guest.call_decide(store, request.lend(&request.options()), &failed)?;
+                let decide = &self.stage::<$work>()?.decide;
+                let answer: std::result::Result<contract::$of::Plan, String> =
+                    self.call(store, decide, (request.lend(&request.options()), &*failed))?;
                 Ok(answer.map(Into::into))
             }
 
@@ -161,8 +220,9 @@ macro_rules! stage {
             ) -> Result<()> {
                 // The outcome is of the work as a whole.
                 let request = $request::of(question, None);
-                let guest = loaded(&self.$of, &self.exports.$of, |at| at.load(&mut *store, &self.instance))?;
-                guest.call_learn(store, request.lend(&request.options()), &plan.into(), outcome.into())
+                let (options, plan) = (request.options(), contract::$of::Plan::from(plan));
+                let outcome = contract::$of::Outcome::from(outcome);
+                self.call(store, &self.stage::<$work>()?.learn, (request.lend(&options), &plan, outcome))
             }
         }
 
