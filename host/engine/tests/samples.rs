@@ -103,6 +103,21 @@ fn two_equal_samples_load_once() {
 }
 
 #[test]
+fn the_price_of_a_batch_counts_each_of_its_groups() {
+    let _alone = alone();
+    let store = WeightStore::new(Budget::Last);
+    let denoiser = flux(&store);
+    let step = |batch: i64| {
+        let sampling =
+            Sampling { seeds: vec![7; batch as usize], ..sampling(&[batch, 16, 48, 48], &[1, 9, 32], Some(&[1, 24])) };
+        let plan = DenoisePlan { samples: Some(1), ..expanded() };
+        job(&denoiser, &sampling, 1 << 32).estimate(&plan).unwrap().step.as_secs_f64()
+    };
+    let ratio = step(8) / step(2);
+    assert!((3.0..=4.5).contains(&ratio), "{ratio}");
+}
+
+#[test]
 fn a_retry_in_the_same_residency_loads_nothing() {
     let _alone = alone();
     let store = WeightStore::new(Budget::Last);

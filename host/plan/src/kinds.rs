@@ -1,11 +1,93 @@
-//! The list of the kinds of work: something of [`Each`], or of [`Any`], and the macros that write an
-//! expression or a type for all of them.
+//! The stages of generation and the kinds of work that are done in them: something of [`Each`] kind,
+//! or of [`Any`], and the macros that write an expression or a type for all of them.
 
 use std::array;
 
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use crate::{Denoise, DenoisePlan, Plan, Stage, Text, TextPlan, Vae};
+use crate::{Denoise, DenoisePlan, Hint, Plan, Text, TextPlan, Vae, Work};
+
+crate::names! {
+    /// A stage of generation.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Stage {
+        /// A text to its embedding.
+        Text = "text",
+        /// A step of a diffusion model.
+        Denoise = "denoise",
+        /// Latents to pixels.
+        #[default]
+        Decode = "decode",
+        /// Pixels to latents.
+        Encode = "encode",
+    }
+}
+
+crate::from_name!(Stage, "stage", "one of ");
+
+crate::names! {
+    /// A part of a model, as configurations name it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum ModelPart {
+        /// The autoencoder.
+        Vae = "vae",
+        /// The transformer, or two experts.
+        Transformer = "transformer",
+        /// The text encoders.
+        TextEncoder = "text-encoder",
+    }
+}
+
+impl Stage {
+    /// The hint that named the stage before records had a field for it. Contract 0.1 still has it.
+    pub const HINT: &'static str = "stage";
+
+    /// The kind of work that is done in it.
+    pub const fn kind(self) -> Kind {
+        match self {
+            Self::Decode | Self::Encode => Any::Vae(Vae),
+            Self::Denoise => Any::Denoise(Denoise),
+            Self::Text => Any::Text(Text),
+        }
+    }
+
+    /// The stage as titles have it.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Text => "Text",
+            Self::Denoise => "Sampling",
+            Self::Decode => "Decode",
+            Self::Encode => "Encode",
+        }
+    }
+
+    /// The parts of a model whose jobs may have this stage.
+    pub const fn parts(self) -> &'static [ModelPart] {
+        match self {
+            Self::Text => &[ModelPart::TextEncoder],
+            Self::Denoise => &[ModelPart::Transformer],
+            Self::Decode => &[ModelPart::Vae],
+            // A picture that a prompt's picture begins with.
+            Self::Encode => &ModelPart::ALL,
+        }
+    }
+
+    /// The stage that a request's hints name: [`Stage::Decode`] if they name none that is known.
+    pub fn of_hints(hints: &[Hint]) -> Self {
+        let hint = hints.iter().find(|hint| hint.name == Self::HINT);
+        hint.and_then(|hint| hint.value.parse().ok()).unwrap_or_default()
+    }
+
+    /// The stage of a request whose program did not write it down.
+    pub fn of_request<W: Work>(request: &W::Request) -> Self {
+        match W::hints(request) {
+            [] => W::STAGES[0],
+            hints => Self::of_hints(hints),
+        }
+    }
+}
 
 /// Something that there is of every kind of work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -169,17 +251,6 @@ macro_rules! type_of_kinds {
 
 /// Any kind of work.
 pub type Kind = Any<Vae, Denoise, Text>;
-
-impl Stage {
-    /// The kind of work that is done in it.
-    pub const fn kind(self) -> Kind {
-        match self {
-            Self::Decode | Self::Encode => Any::Vae(Vae),
-            Self::Denoise => Any::Denoise(Denoise),
-            Self::Text => Any::Text(Text),
-        }
-    }
-}
 
 /// A plan of any kind of work.
 pub type AnyPlan = Any<Plan, DenoisePlan, TextPlan>;

@@ -26,7 +26,6 @@ mod recorder;
 pub mod records;
 mod request;
 mod settings;
-mod stage;
 pub mod terminal;
 mod text;
 mod vae;
@@ -45,7 +44,7 @@ pub use denoise::{
 };
 pub use exchange::Exchange;
 pub use expectation::predict_cost;
-pub use kinds::{Any, AnyPlan, Each, FieldOf, Kind, VariantOf};
+pub use kinds::{Any, AnyPlan, Each, FieldOf, Kind, ModelPart, Stage, VariantOf};
 pub use loss::Loss;
 pub use options::{CONVOLUTION, DIRECT, MOST_OPTIONS, OptionChange, Options, PlanOption, Values};
 pub use outcome::{Attempt, Cost, Failure, Outcome, PoolStatistics, Trial};
@@ -54,7 +53,6 @@ pub use question::{Capabilities, LEAST_TILE, MOST_AHEAD, MOST_BATCH, Question, U
 pub use record::{FailedAttempt, Record, record_schema};
 pub use recorder::{Recorded, Recorder};
 pub use request::{Backend, Device, Dtype, Hint, HostMemory, LEANEST_TIME, Model, Objective, Request};
-pub use stage::{ModelPart, Stage};
 pub use text::{
     EncoderModel, ExactTextCost, Place, Text, TextCapabilities, TextCost, TextMeasured, TextOutcome, TextPlan,
     TextRecord, TextRequest,

@@ -1,10 +1,6 @@
 //! The outcomes that a policy learned from, so that a new instance can learn from them again.
 
-use std::{
-    collections::VecDeque,
-    hash::{DefaultHasher, Hash, Hasher},
-    sync::Arc,
-};
+use std::{collections::VecDeque, sync::Arc};
 
 use tilewright_plan::{CostModel, Device, Question, Stage, VariantOf, Work, any, of_any};
 
@@ -34,12 +30,9 @@ impl<W: Planned> PastOutcome<W> {
         Question::first(self.stage, &self.request, &self.device, &self.capabilities)
     }
 
-    /// The same of all outcomes that are alike, and of few others.
-    fn fingerprint(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        self.plan.hash(&mut hasher);
-        (W::extents(&self.request), W::memory_limit(&self.request)).hash(&mut hasher);
-        hasher.finish()
+    /// The extents and the limit of the request: few outcomes that are not alike have the same.
+    fn size(&self) -> ([u32; 4], u64) {
+        (W::extents(&self.request), W::memory_limit(&self.request))
     }
 
     /// True if it is of the same plan for the same request.
@@ -56,37 +49,44 @@ impl<W: Planned> PastOutcome<W> {
 /// An outcome of any kind of work.
 pub(crate) type AnyOutcome = any!(PastOutcome);
 
-/// The newest outcomes with their fingerprints, oldest first.
+/// The newest outcomes.
 #[derive(Default)]
-pub(crate) struct OutcomeMemory(VecDeque<(u64, AnyOutcome)>);
+pub(crate) struct OutcomeMemory {
+    /// The oldest first, each with the size of its request.
+    outcomes: VecDeque<(([u32; 4], u64), AnyOutcome)>,
+    /// Fuel that learning from all of them takes.
+    fuel: u64,
+}
 
 impl OutcomeMemory {
     /// Adds the newest outcome. The oldest ones go if there are too many, of the same plan or in
     /// all, or if learning from all of them would take more than `fuel`.
     pub fn add(&mut self, past_outcome: AnyOutcome, fuel: u64) {
-        let fingerprint = of_any!(&past_outcome, one => one.fingerprint());
-        self.0.push_back((fingerprint, past_outcome));
-        let Some((_, newest)) = self.0.back() else { return };
-        let is_alike =
-            |(other, one): &(u64, AnyOutcome)| *other == fingerprint && of_any!(one, one => one.is_alike(newest));
-        let mut alike = (0..self.0.len()).filter(|index| is_alike(&self.0[*index]));
+        let size = of_any!(&past_outcome, one => one.size());
+        let is_alike = |(of, one): &(_, AnyOutcome)| *of == size && of_any!(one, one => one.is_alike(&past_outcome));
+        let mut alike = (0..self.outcomes.len()).filter(|index| is_alike(&self.outcomes[*index]));
         let oldest = alike.next();
-        if alike.count() >= PER_PLAN {
-            oldest.map(|oldest| self.0.remove(oldest));
+        if alike.count() + 1 >= PER_PLAN {
+            oldest.map(|oldest| self.remove(oldest));
         }
-        let fuel_of = |(_, one): &(u64, AnyOutcome)| of_any!(one, one => one.fuel);
-        let mut spent: u64 = self.0.iter().map(fuel_of).sum();
-        while self.0.len() > MOST || self.0.len() > 1 && spent > fuel {
-            spent -= self.0.pop_front().as_ref().map_or(0, fuel_of);
+        self.fuel += of_any!(&past_outcome, one => one.fuel);
+        self.outcomes.push_back((size, past_outcome));
+        while self.outcomes.len() > MOST || self.outcomes.len() > 1 && self.fuel > fuel {
+            self.remove(0);
         }
+    }
+
+    fn remove(&mut self, index: usize) {
+        let removed = self.outcomes.remove(index);
+        self.fuel -= removed.map_or(0, |(_, one)| of_any!(one, one => one.fuel));
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &AnyOutcome> {
-        self.0.iter().map(|(_, one)| one)
+        self.outcomes.iter().map(|(_, one)| one)
     }
 
     pub fn clear(&mut self) {
-        self.0.clear();
+        *self = Self::default();
     }
 }
 

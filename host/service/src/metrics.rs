@@ -1,7 +1,7 @@
 //! The metrics for Prometheus.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -11,7 +11,7 @@ use prometheus::{
     TextEncoder, core::Collector,
 };
 use tilewright_engine::{Usage, WeightStore};
-use tilewright_plan::{FallbackReason, Record, Stage};
+use tilewright_plan::{FallbackReason, Record, Stage, Work, of_kinds};
 use tilewright_rollout::Event;
 use tilewright_service_api::JobState;
 
@@ -82,10 +82,9 @@ pub struct Metrics {
     registry: Registry,
     decisions: HistogramVec,
     fallbacks: IntCounterVec,
-    decodes: OfWork,
-    samples: OfWork,
+    /// By the usual stage of each kind of work.
+    work: BTreeMap<Stage, OfWork>,
     steps: HistogramVec,
-    texts: OfWork,
     moved: IntCounterVec,
     reused: IntCounterVec,
     waits: Histogram,
@@ -145,22 +144,10 @@ impl Metrics {
                 "Decisions that the native default stood in for.",
                 &["route", "policy", "revision", "reason"],
             )?,
-            decodes: of_work(
-                ("tilewright_decode_seconds", "Time of decodes that ended well, loading weights aside."),
-                (
-                    "tilewright_decode_peak_bytes",
-                    "Peak memory of the last decode; with the weights if its limit counts them.",
-                ),
-            )?,
-            samples: of_work(
-                ("tilewright_sample_seconds", "Time of samples that ended well, loading weights aside."),
-                ("tilewright_sample_peak_bytes", "Peak memory of the last sample, weights included."),
-            )?,
+            work: of_kinds!(W => Ok((W::STAGES[0], of_work(W::TIMES, W::PEAKS)?)))
+                .into_iter()
+                .collect::<prometheus::Result<_>>()?,
             steps: histogram("tilewright_sample_step_seconds", "Time of a sample's step.", &WORK, &DECIDED)?,
-            texts: of_work(
-                ("tilewright_text_seconds", "Time of text encoders' runs that ended well, loading weights aside."),
-                ("tilewright_text_peak_bytes", "Peak memory of the last text encoder's run, weights included."),
-            )?,
             moved: counter(
                 "tilewright_sample_moved_bytes_total",
                 "Bytes of weights that were read again while samples ran.",
@@ -302,7 +289,7 @@ impl Metrics {
             for histogram in [&self.decisions, &self.steps] {
                 let _ = histogram.remove_label_values(&labels);
             }
-            for OfWork { times, peaks } in [&self.decodes, &self.samples, &self.texts] {
+            for OfWork { times, peaks } in self.work.values() {
                 let _ = (times.remove_label_values(&labels), peaks.remove_label_values(&labels));
             }
             let [route, policy, revision, _] = labels;
@@ -315,12 +302,7 @@ impl Metrics {
     /// Records work that ended well. Encodes have no metrics.
     pub fn record_work<W: Followed>(&self, labels: &Labels<'_>, device: &str, record: &Record<W>) {
         let Some(outcome) = &record.outcome else { return };
-        let OfWork { times, peaks } = match record.stage() {
-            Stage::Decode => &self.decodes,
-            Stage::Denoise => &self.samples,
-            Stage::Text => &self.texts,
-            Stage::Encode => return,
-        };
+        let Some(OfWork { times, peaks }) = self.work.get(&record.stage()) else { return };
         let values = self.tracked(labels);
         times.with_label_values(&values).observe(W::elapsed(outcome).as_secs_f64());
         peaks.with_label_values(&values).set(W::measured_bytes(outcome) as f64);

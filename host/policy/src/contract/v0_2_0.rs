@@ -154,24 +154,23 @@ impl Policy {
     fn call<P, R>(&self, store: &mut Store<Guest>, function: &Function, parameters: P) -> Result<R>
     where
         P: ComponentNamedList + Lower,
-        R: Lift + 'static,
-        (R,): ComponentNamedList,
+        R: ComponentNamedList + Lift,
     {
         let called = self.instance.get_func(&mut *store, function.index).ok_or_else(unanswered)?;
         #[allow(unsafe_code, reason = "the check of types takes longer than a call, and has been made")]
         let typed = match function.is_checked.load(Ordering::Relaxed) {
             // SAFETY: this function was found to have these types in another instance of the same
             // component: each function is called in one place of this file, with the same types.
-            true => unsafe { TypedFunc::<P, (R,)>::new_unchecked(called) },
-            false => called.typed::<P, (R,)>(&*store)?,
+            true => unsafe { TypedFunc::<P, R>::new_unchecked(called) },
+            false => called.typed::<P, R>(&*store)?,
         };
         function.is_checked.store(true, Ordering::Relaxed);
-        let (result,) = typed.call(store, parameters)?;
-        Ok(result)
+        typed.call(store, parameters)
     }
 
     fn call_describe(&self, store: &mut Store<Guest>) -> Result<lifecycle::Description> {
-        self.call(store, &self.functions.describe, ())
+        let (description,) = self.call(store, &self.functions.describe, ())?;
+        Ok(description)
     }
 
     fn call_configure(
@@ -179,7 +178,8 @@ impl Policy {
         store: &mut Store<Guest>,
         settings: &[(&str, &lifecycle::Value)],
     ) -> Result<std::result::Result<(), String>> {
-        self.call(store, &self.functions.configure, (settings,))
+        let (answer,) = self.call(store, &self.functions.configure, (settings,))?;
+        Ok(answer)
     }
 }
 
@@ -206,7 +206,7 @@ macro_rules! stage {
                     .map(|(attempt, plan)| contract::$of::Attempt { plan, failure: attempt.failure.into() })
                     .collect();
                 let decide = &self.stage::<$work>()?.decide;
-                let answer: std::result::Result<contract::$of::Plan, String> =
+                let (answer,): (std::result::Result<contract::$of::Plan, String>,) =
                     self.call(store, decide, (request.lend(&request.options()), &*failed))?;
                 Ok(answer.map(Into::into))
             }

@@ -42,15 +42,15 @@ pub struct StoredJob {
 }
 
 impl StoredJob {
+    /// The revisions that decide on the stages beside a sample, of a job from a prompt.
+    const fn pinned_beside(&self) -> [(Stage, &Option<StoredAssignment>); 3] {
+        [(Stage::Text, &self.pinned_text), (Stage::Encode, &self.pinned_encode), (Stage::Decode, &self.pinned_decode)]
+    }
+
     /// The revision that decides on a stage.
     pub fn pinned_of(&self, stage: Stage) -> &StoredAssignment {
-        let of_stage = match stage {
-            Stage::Text => &self.pinned_text,
-            Stage::Decode => &self.pinned_decode,
-            Stage::Encode => &self.pinned_encode,
-            Stage::Denoise => &None,
-        };
-        of_stage.as_ref().unwrap_or(&self.pinned)
+        let beside = self.pinned_beside().into_iter().find(|(of, _)| *of == stage);
+        beside.and_then(|(_, pinned)| pinned.as_ref()).unwrap_or(&self.pinned)
     }
 
     /// A time of the job, in RFC 3339, from the steady clock's: the wall clock counts when the job
@@ -62,7 +62,6 @@ impl StoredJob {
 
     /// The revisions of all stages.
     pub fn pins(&self) -> impl Iterator<Item = &StoredAssignment> {
-        let further = [&self.pinned_text, &self.pinned_encode, &self.pinned_decode];
-        std::iter::once(&self.pinned).chain(further.into_iter().flatten())
+        std::iter::once(&self.pinned).chain(self.pinned_beside().into_iter().filter_map(|(_, pinned)| pinned.as_ref()))
     }
 }

@@ -240,6 +240,12 @@ pub trait Followed:
     + for<'a> VariantOf<AnyFailed<'a>, Variant = Failed<'a, Self>>
     + VariantOf<AnyJobTrace, Variant = Box<JobTrace<Self>>>
 {
+    /// The name and the help of the metric of times.
+    const TIMES: (&'static str, &'static str);
+
+    /// The name and the help of the metric of memory.
+    const PEAKS: (&'static str, &'static str);
+
     /// True if the parts of the work are the steps of a sample.
     const HAS_STEPS: bool = false;
 
@@ -263,6 +269,11 @@ pub trait Followed:
 }
 
 impl Followed for Vae {
+    const TIMES: (&'static str, &'static str) =
+        ("tilewright_decode_seconds", "Time of decodes that ended well, loading weights aside.");
+    const PEAKS: (&'static str, &'static str) =
+        ("tilewright_decode_peak_bytes", "Peak memory of the last decode; with the weights if its limit counts them.");
+
     fn grid(request: Option<&Request>, plan: &Plan) -> Option<PlanGrid> {
         Some(plan_grid(request?, plan))
     }
@@ -273,6 +284,11 @@ impl Followed for Vae {
 }
 
 impl Followed for Denoise {
+    const TIMES: (&'static str, &'static str) =
+        ("tilewright_sample_seconds", "Time of samples that ended well, loading weights aside.");
+    const PEAKS: (&'static str, &'static str) =
+        ("tilewright_sample_peak_bytes", "Peak memory of the last sample, weights included.");
+
     const HAS_STEPS: bool = true;
 
     fn grid(request: Option<&DenoiseRequest>, _: &DenoisePlan) -> Option<PlanGrid> {
@@ -293,6 +309,11 @@ impl Followed for Denoise {
 }
 
 impl Followed for Text {
+    const TIMES: (&'static str, &'static str) =
+        ("tilewright_text_seconds", "Time of text encoders' runs that ended well, loading weights aside.");
+    const PEAKS: (&'static str, &'static str) =
+        ("tilewright_text_peak_bytes", "Peak memory of the last text encoder's run, weights included.");
+
     fn pool(outcome: &TextOutcome) -> PoolStatistics {
         outcome.pool
     }
