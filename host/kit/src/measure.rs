@@ -108,6 +108,9 @@ pub fn measure(load: &Load<'_>, settings: &[(String, String)], options: &Options
     })
 }
 
+/// The golden requests of every kind of work.
+type AllRequests = each!(Vec<GoldenRequest>);
+
 /// The golden requests of these stages.
 fn requests<W: Judged>(stages: &[Stage]) -> Vec<GoldenRequest<W>> {
     W::golden().into_iter().filter(|golden| stages.contains(&golden.stage)).collect()
@@ -151,7 +154,7 @@ fn loads(load: &Load<'_>, limits: Limits) -> Result<(LoadedPolicy, f64, f64), Po
 fn first(
     loaded: &LoadedPolicy,
     settings: &[(String, String)],
-    asked: &each!(Vec<GoldenRequest>),
+    asked: &AllRequests,
     load_ns: f64,
     cached_ns: f64,
 ) -> Result<Cold, PolicyError> {

@@ -66,8 +66,10 @@ impl OutcomeMemory {
         let is_alike = |(of, one): &(_, AnyOutcome)| *of == size && of_any!(one, one => one.is_alike(&past_outcome));
         let mut alike = (0..self.outcomes.len()).filter(|index| is_alike(&self.outcomes[*index]));
         let oldest = alike.next();
-        if alike.count() + 1 >= PER_PLAN {
-            oldest.map(|oldest| self.remove(oldest));
+        if alike.count() + 1 >= PER_PLAN
+            && let Some(oldest) = oldest
+        {
+            self.remove(oldest);
         }
         self.fuel += of_any!(&past_outcome, one => one.fuel);
         self.outcomes.push_back((size, past_outcome));
