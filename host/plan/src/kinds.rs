@@ -1,4 +1,4 @@
-//! The stages of generation and the kinds of work that are done in them: something of [`Each`] kind,
+//! The stages of generation and the kinds of work that are done in them: something of [`Each`],
 //! or of [`Any`], and the macros that write an expression or a type for all of them.
 
 use std::array;

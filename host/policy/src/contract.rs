@@ -5,7 +5,7 @@
 //! A new version is a folder in `wit/released/`, a module here and a row in [`WORLDS`]. A new stage
 //! is a pair of interfaces in the newest version: a row in its [`World::stages`].
 
-use tilewright_plan::{FieldOf, Question, Stage, Value, Work, each};
+use tilewright_plan::{FieldOf, Question, Stage, Value, Work, each, of_each};
 use wasmtime::{
     Engine, Result, Store,
     component::{Component, Linker},
@@ -76,6 +76,11 @@ pub(crate) trait Instance: Send + Sync {
     /// The instance as far as it is asked about each kind of work.
     fn parts(&self) -> Parts<'_>;
 
+    /// Compares the types of the functions for all kinds of work with the contract's.
+    fn check_types(&self, store: &mut Store<Guest>) -> Result<()> {
+        of_each!(self.parts(), part => part.map_or(Ok(()), |part| part.check_types(store))).into_iter().collect()
+    }
+
     /// The policy's description of itself.
     fn describe(&self, store: &mut Store<Guest>) -> Result<Description>;
 
@@ -96,6 +101,11 @@ pub(crate) type Part<'a, W> = Option<&'a dyn Asks<W>>;
 
 /// The questions about one kind of work.
 pub(crate) trait Asks<W: Work> {
+    /// Compares the types of the functions with the contract's, if [`Linked::instantiate`] has not.
+    fn check_types(&self, _store: &mut Store<Guest>) -> Result<()> {
+        Ok(())
+    }
+
     /// Asks for a plan, or for another one after attempts failed.
     fn decide(&self, store: &mut Store<Guest>, question: &Question<'_, W>) -> Result<Answer<W::Plan>>;
 

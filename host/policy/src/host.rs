@@ -9,6 +9,7 @@ use crate::{
     PolicyError,
     cache::{Cache, CacheDir, compiler},
     clock::{Clock, MachineClock},
+    error::Fault,
     guest::clean,
     limits::Limits,
     load::{self, LinkedComponent, ModuleKind},
@@ -201,6 +202,7 @@ impl PolicyHost {
         let loaded = PolicyParts { sandbox: self.sandbox.clone(), limits: self.limits, linked, origin: origin.into() };
         let mut live =
             RunningInstance::new(&loaded).map_err(|failure| loaded.describe_failure(PolicyError::START, failure))?;
+        live.check_types().map_err(|error| load::broken(origin, &error.to_string(), Fault::Other))?;
         let (described, describe_fuel) = live.call(&loaded, |guest, store| guest.describe(store));
         let described = described.map_err(|failure| loaded.describe_failure("describe", failure))?;
         let description = check_description(described, &loaded.linked.stages, &self.limits)

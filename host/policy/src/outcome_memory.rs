@@ -30,18 +30,17 @@ impl<W: Planned> PastOutcome<W> {
         Question::first(self.stage, &self.request, &self.device, &self.capabilities)
     }
 
-    /// The extents and the limit of the request: few outcomes that are not alike have the same.
-    fn size(&self) -> ([u32; 4], u64) {
-        (W::extents(&self.request), W::memory_limit(&self.request))
-    }
-
-    /// True if it is of the same plan for the same request.
+    /// True if it is of the same plan for the same work: free memory, which changes from job to job,
+    /// makes no difference.
     fn is_alike(&self, other: &AnyOutcome) -> bool
     where
         W: VariantOf<AnyOutcome, Variant = Self>,
     {
         W::of_any(other).is_some_and(|other| {
-            self.plan == other.plan && self.request == other.request && self.device == other.device
+            W::extents(&self.request) == W::extents(&other.request)
+                && self.plan == other.plan
+                && W::is_same_model_and_size(&self.request, &other.request)
+                && (&self.device.name, &self.device.arch) == (&other.device.name, &other.device.arch)
         })
     }
 }
@@ -52,8 +51,8 @@ pub(crate) type AnyOutcome = any!(PastOutcome);
 /// The newest outcomes.
 #[derive(Default)]
 pub(crate) struct OutcomeMemory {
-    /// The oldest first, each with the size of its request.
-    outcomes: VecDeque<(([u32; 4], u64), AnyOutcome)>,
+    /// The oldest first.
+    outcomes: VecDeque<AnyOutcome>,
     /// Fuel that learning from all of them takes.
     fuel: u64,
 }
@@ -62,8 +61,7 @@ impl OutcomeMemory {
     /// Adds the newest outcome. The oldest ones go if there are too many, of the same plan or in
     /// all, or if learning from all of them would take more than `fuel`.
     pub fn add(&mut self, past_outcome: AnyOutcome, fuel: u64) {
-        let size = of_any!(&past_outcome, one => one.size());
-        let is_alike = |(of, one): &(_, AnyOutcome)| *of == size && of_any!(one, one => one.is_alike(&past_outcome));
+        let is_alike = |one: &AnyOutcome| of_any!(one, one => one.is_alike(&past_outcome));
         let mut alike = (0..self.outcomes.len()).filter(|index| is_alike(&self.outcomes[*index]));
         let oldest = alike.next();
         if alike.count() + 1 >= PER_PLAN
@@ -72,7 +70,7 @@ impl OutcomeMemory {
             self.remove(oldest);
         }
         self.fuel += of_any!(&past_outcome, one => one.fuel);
-        self.outcomes.push_back((size, past_outcome));
+        self.outcomes.push_back(past_outcome);
         while self.outcomes.len() > MOST || self.outcomes.len() > 1 && self.fuel > fuel {
             self.remove(0);
         }
@@ -80,11 +78,11 @@ impl OutcomeMemory {
 
     fn remove(&mut self, index: usize) {
         let removed = self.outcomes.remove(index);
-        self.fuel -= removed.map_or(0, |(_, one)| of_any!(one, one => one.fuel));
+        self.fuel -= removed.map_or(0, |one| of_any!(one, one => one.fuel));
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &AnyOutcome> {
-        self.outcomes.iter().map(|(_, one)| one)
+        self.outcomes.iter()
     }
 
     pub fn clear(&mut self) {

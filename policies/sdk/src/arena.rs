@@ -1,6 +1,6 @@
 //! The module's memory. The host's arguments, two dozen strings and lists per call, are placed one
 //! after the other in a fixed space, which is freed as a whole when the call is over. The policy's
-//! own allocations may last: they go to the allocator that the standard library has for WebAssembly.
+//! own allocations may last: they go to the allocator that the standard library has for Wasm, too.
 //! So a string costs a few instructions, while allocating and freeing it takes hundreds.
 
 use std::{
@@ -21,10 +21,6 @@ const PAGE: usize = 64 << 10;
 
 #[global_allocator]
 static ARENA: Arena = Arena {
-    heap: UnsafeCell::new(Dlmalloc::new_with_allocator(Pages {
-        first: Page(UnsafeCell::new([0; PAGE])),
-        is_taken: Cell::new(false),
-    })),
     space: Space(UnsafeCell::new([0; SPACE])),
     used: Cell::new(0),
     // False until the first call is over: allocations when a module starts may last for good.
@@ -35,22 +31,36 @@ static ARENA: Arena = Arena {
 #[repr(align(16))]
 struct Space(UnsafeCell<[u8; SPACE]>);
 
+static HEAP: Heap = Heap(UnsafeCell::new(Dlmalloc::new_with_allocator(Pages { is_begun: Cell::new(false) })));
+
+struct Heap(UnsafeCell<Dlmalloc<Pages>>);
+
+// SAFETY: as `Arena`.
+unsafe impl Sync for Heap {}
+
+/// The heap's first page. It is part of the memory that an instance begins with: the host makes an
+/// instance for each question, and to grow its memory takes longer than an answer. All of it is
+/// zero, so that it takes no bytes in the file.
+static FIRST: Page = Page(UnsafeCell::new([0; PAGE]));
+
 #[repr(align(16))]
 struct Page(UnsafeCell<[u8; PAGE]>);
 
-/// The heap's pages. The first one is part of the memory that an instance begins with: the host
-/// makes an instance for each question, and to grow its memory takes longer than an answer.
+// SAFETY: as `Arena`.
+unsafe impl Sync for Page {}
+
+/// The heap's pages.
 struct Pages {
-    first: Page,
-    is_taken: Cell<bool>,
+    /// The first one is given out.
+    is_begun: Cell<bool>,
 }
 
 // SAFETY: every region is valid, and given out once: the first page while it is not taken, others
 // as they are added to the memory, which never shrinks. They begin as zeros.
 unsafe impl Allocator for Pages {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
-        if size <= PAGE && !self.is_taken.replace(true) {
-            return (self.first.0.get().cast(), PAGE, 0);
+        if size <= PAGE && !self.is_begun.replace(true) {
+            return (FIRST.0.get().cast(), PAGE, 0);
         }
         let pages = size.div_ceil(PAGE);
         match memory_grow::<0>(pages) {
@@ -87,7 +97,6 @@ unsafe impl Allocator for Pages {
 }
 
 struct Arena {
-    heap: UnsafeCell<Dlmalloc<Pages>>,
     space: Space,
     used: Cell<usize>,
     /// No code of the policy runs: allocations are arguments for the next call or the answer to the
@@ -102,18 +111,20 @@ struct Arena {
 // `lib.rs`.
 unsafe impl Sync for Arena {}
 
-impl Arena {
-    /// The heap.
+impl Heap {
+    /// The heap, for one call of it.
     ///
     /// # Safety
     /// No other reference to it lives: a module has one thread, and the heap calls nothing that
     /// allocates.
     #[allow(clippy::mut_from_ref, reason = "the caller promises that there is no other")]
-    unsafe fn heap(&self) -> &mut Dlmalloc<Pages> {
+    unsafe fn get(&self) -> &mut Dlmalloc<Pages> {
         // SAFETY: the caller's promise.
-        unsafe { &mut *self.heap.get() }
+        unsafe { &mut *self.0.get() }
     }
+}
 
+impl Arena {
     fn holds(&self, pointer: *mut u8) -> bool {
         (pointer as usize).wrapping_sub(self.space.0.get() as usize) < SPACE
     }
@@ -140,7 +151,7 @@ unsafe impl GlobalAlloc for Arena {
         let taken = self.take(layout.size(), layout.align());
         // SAFETY: the caller's promise about the layout is passed on, and no reference to the heap
         // outlives a call of it.
-        if taken.is_null() { unsafe { self.heap().malloc(layout.size(), layout.align()) } } else { taken }
+        if taken.is_null() { unsafe { HEAP.get().malloc(layout.size(), layout.align()) } } else { taken }
     }
 
     #[inline]
@@ -148,14 +159,14 @@ unsafe impl GlobalAlloc for Arena {
         if !self.holds(pointer) {
             // SAFETY: outside the space, so it belongs to the heap; the layout is the caller's
             // promise.
-            unsafe { self.heap().free(pointer, layout.size(), layout.align()) }
+            unsafe { HEAP.get().free(pointer, layout.size(), layout.align()) }
         }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         if !self.holds(pointer) {
             // SAFETY: as in `dealloc`.
-            return unsafe { self.heap().realloc(pointer, layout.size(), layout.align(), size) };
+            return unsafe { HEAP.get().realloc(pointer, layout.size(), layout.align(), size) };
         }
         // SAFETY: the caller promises that the size, rounded up to the alignment, does not
         // overflow; both ends are valid for the copied bytes, and the new one was free until now.

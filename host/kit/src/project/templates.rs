@@ -45,6 +45,7 @@ const SDK: &[(&str, &str)] = sdk![
     "lib.rs",
     "options.rs",
     "text.rs",
+    "vae.rs",
     "words.rs",
 ];
 
@@ -109,12 +110,14 @@ fn fill_placeholders(text: &str, name: &str) -> String {
         // npm allows no capitals.
         .replace("{{name_lower}}", &name.to_ascii_lowercase())
         .replace("{{sdk_version}}", env!("CARGO_PKG_VERSION"))
-        .replace("{{wit_bindgen}}", wit_bindgen())
+        .replace("{{wit_bindgen}}", version_of("wit-bindgen"))
+        .replace("{{dlmalloc}}", version_of("dlmalloc"))
 }
 
-/// The version after `wit-bindgen =` in the workspace's manifest.
-fn wit_bindgen() -> &'static str {
-    WORKSPACE.lines().find_map(|line| line.strip_prefix("wit-bindgen = ")).unwrap_or("\"*\"")
+/// The version after `NAME =` in the workspace's manifest.
+fn version_of(name: &str) -> &'static str {
+    let version = |line: &'static str| line.strip_prefix(name)?.strip_prefix(" = ");
+    WORKSPACE.lines().find_map(version).unwrap_or("\"*\"")
 }
 
 /// `contract.h` and `contract.c`, by wit-bindgen.
@@ -176,6 +179,6 @@ mod tests {
         let bindings = files(Language::Rust, "p").unwrap();
         let (_, bindings) = bindings.iter().find(|(path, _)| *path == "sdk/src/bindings.rs").unwrap();
         assert!(bindings.contains("path: \"wit\""), "{bindings}");
-        assert!(wit_bindgen().contains("realloc"), "{}", wit_bindgen());
+        assert!(version_of("wit-bindgen").contains("realloc") && version_of("dlmalloc").contains("0.2"));
     }
 }

@@ -96,11 +96,16 @@ struct StageFunctions {
 
 /// An exported function.
 struct Function {
+    /// The interface and the function in it.
+    name: [&'static str; 2],
     index: ComponentExportIndex,
     /// An instance's function was found to have the contract's types. They are those of the
     /// component, so that they are the same in every instance.
     is_checked: AtomicBool,
 }
+
+/// The function that takes settings.
+type Configure<'a> = TypedFunc<(&'a [(&'a str, &'a lifecycle::Value)],), (std::result::Result<(), String>,)>;
 
 /// An instance, and the functions that it exports.
 struct Policy {
@@ -111,25 +116,22 @@ struct Policy {
 fn link(mut linker: Linker<Guest>, component: &Component) -> Result<Box<dyn Linked>> {
     bindings::Policy::add_to_linker::<_, HasSelf<_>>(&mut linker, |guest| guest)?;
     let component = linker.instantiate_pre(component)?;
+    let missing = |name: &str| wasmtime::Error::msg(format!("it does not export {name}"));
     let interface = |(name, _): Interface| component.component().get_export_index(None, name);
-    let function = |name: &str, within: &ComponentExportIndex, function: &str| {
+    let function = |(interface, _): Interface, within: &ComponentExportIndex, function: &'static str| {
         let index = component.component().get_export_index(Some(within), function);
-        let index = index.ok_or_else(|| wasmtime::Error::msg(format!("{name} does not export {function}")))?;
-        Ok::<_, wasmtime::Error>(Function { index, is_checked: AtomicBool::new(false) })
+        let index = index.ok_or_else(|| missing(&format!("{interface}#{function}")))?;
+        Ok::<_, wasmtime::Error>(Function { name: [interface, function], index, is_checked: AtomicBool::new(false) })
     };
     let stage = |of: Interface| -> Result<Option<StageFunctions>> {
         let Some(within) = interface(of) else { return Ok(None) };
-        Ok(Some(StageFunctions {
-            decide: function(of.0, &within, "decide")?,
-            learn: function(of.0, &within, "learn")?,
-        }))
+        Ok(Some(StageFunctions { decide: function(of, &within, "decide")?, learn: function(of, &within, "learn")? }))
     };
-    let name = WORLD.lifecycle.0;
-    let within =
-        interface(WORLD.lifecycle).ok_or_else(|| wasmtime::Error::msg(format!("it does not export {name}")))?;
+    let lifecycle = WORLD.lifecycle;
+    let within = interface(lifecycle).ok_or_else(|| missing(lifecycle.0))?;
     let functions = Arc::new(Functions {
-        describe: function(name, &within, "describe")?,
-        configure: function(name, &within, "configure")?,
+        describe: function(lifecycle, &within, "describe")?,
+        configure: function(lifecycle, &within, "configure")?,
         stages: Each { vae: stage(VAE)?, denoise: stage(DENOISE)?, text: stage(TEXT)? },
     });
     Ok(Box::new(Exports { component, functions }))
@@ -145,32 +147,44 @@ impl Linked for Exports {
 impl Policy {
     /// The functions for a kind of work. The policy has them: it is not asked about a stage that it
     /// does not answer.
-    fn stage<W: FieldOf<Stages, Field = Option<StageFunctions>>>(&self) -> Result<&StageFunctions> {
+    fn stage<W: StageTypes>(&self) -> Result<&StageFunctions> {
         W::of(&self.functions.stages).as_ref().ok_or_else(unanswered)
     }
 
-    /// Calls a function. The first call of a component's function compares its types field by
-    /// field, which takes longer than a call.
-    fn call<P, R>(&self, store: &mut Store<Guest>, function: &Function, parameters: P) -> Result<R>
+    /// A function of these types. They are compared when the policy is loaded: to do so field by
+    /// field takes longer than a call.
+    ///
+    /// # Errors
+    /// It is of other types.
+    fn typed<P, R>(&self, store: &mut Store<Guest>, function: &Function) -> Result<TypedFunc<P, R>>
     where
         P: ComponentNamedList + Lower,
         R: ComponentNamedList + Lift,
     {
-        let called = self.instance.get_func(&mut *store, function.index).ok_or_else(unanswered)?;
-        #[allow(unsafe_code, reason = "the check of types takes longer than a call, and has been made")]
-        let typed = match function.is_checked.load(Ordering::Relaxed) {
+        let Function { name: [interface, name], index, is_checked } = function;
+        let called = self.instance.get_func(&mut *store, *index).ok_or_else(unanswered)?;
+        if is_checked.load(Ordering::Relaxed) {
             // SAFETY: this function was found to have these types in another instance of the same
-            // component: each function is called in one place of this file, with the same types.
-            true => unsafe { TypedFunc::<P, R>::new_unchecked(called) },
-            false => called.typed::<P, R>(&*store)?,
-        };
-        function.is_checked.store(true, Ordering::Relaxed);
-        typed.call(store, parameters)
+            // component; the types of each function stand once in this file.
+            #[allow(unsafe_code, reason = "the check of types takes longer than a call, and has been made")]
+            return Ok(unsafe { TypedFunc::new_unchecked(called) });
+        }
+        let typed = called.typed(&*store).map_err(|error| {
+            wasmtime::Error::msg(format!("{interface}#{name} is not of the contract's type: {error:#}"))
+        })?;
+        is_checked.store(true, Ordering::Relaxed);
+        Ok(typed)
+    }
+
+    fn configure<'a>(&self, store: &mut Store<Guest>) -> Result<Configure<'a>> {
+        self.typed(store, &self.functions.configure)
     }
 
     fn call_describe(&self, store: &mut Store<Guest>) -> Result<lifecycle::Description> {
-        let (description,) = self.call(store, &self.functions.describe, ())?;
-        Ok(description)
+        // A policy is asked to describe itself when it is loaded.
+        self.configure(store)?;
+        let describe: TypedFunc<(), (lifecycle::Description,)> = self.typed(store, &self.functions.describe)?;
+        Ok(describe.call(store, ())?.0)
     }
 
     fn call_configure(
@@ -178,9 +192,14 @@ impl Policy {
         store: &mut Store<Guest>,
         settings: &[(&str, &lifecycle::Value)],
     ) -> Result<std::result::Result<(), String>> {
-        let (answer,) = self.call(store, &self.functions.configure, (settings,))?;
-        Ok(answer)
+        Ok(self.configure(store)?.call(store, (settings,))?.0)
     }
+}
+
+/// The types of the functions for one kind of work.
+trait StageTypes: FieldOf<Stages, Field = Option<StageFunctions>> {
+    type Decide<'a>;
+    type Learn<'a>;
 }
 
 lifecycle!(Policy, |policy| policy, |policy| of_kinds!(W => Some(policy as &dyn Asks<W>)), |said| said
@@ -192,7 +211,23 @@ lifecycle!(Policy, |policy| policy, |policy| of_kinds!(W => Some(policy as &dyn 
 /// Writes the questions to a policy about one kind of work, and the policy's own to the host.
 macro_rules! stage {
     ($work:ident, $of:ident, $host:ident, $request:ident) => {
+        impl StageTypes for $work {
+            type Decide<'a> = TypedFunc<
+                (contract::$of::Request<'a>, &'a [contract::$of::Attempt<'a>]),
+                (std::result::Result<contract::$of::Plan, String>,),
+            >;
+            type Learn<'a> =
+                TypedFunc<(contract::$of::Request<'a>, &'a contract::$of::Plan, contract::$of::Outcome), ()>;
+        }
+
         impl Asks<$work> for Policy {
+            fn check_types(&self, store: &mut Store<Guest>) -> Result<()> {
+                let Ok(StageFunctions { decide, learn }) = self.stage::<$work>() else { return Ok(()) };
+                let _: <$work as StageTypes>::Decide<'_> = self.typed(store, decide)?;
+                let _: <$work as StageTypes>::Learn<'_> = self.typed(store, learn)?;
+                Ok(())
+            }
+
             fn decide(
                 &self,
                 store: &mut Store<Guest>,
@@ -205,9 +240,8 @@ macro_rules! stage {
                 let failed: Vec<_> = failed
                     .map(|(attempt, plan)| contract::$of::Attempt { plan, failure: attempt.failure.into() })
                     .collect();
-                let decide = &self.stage::<$work>()?.decide;
-                let (answer,): (std::result::Result<contract::$of::Plan, String>,) =
-                    self.call(store, decide, (request.lend(&request.options()), &*failed))?;
+                let decide: <$work as StageTypes>::Decide<'_> = self.typed(store, &self.stage::<$work>()?.decide)?;
+                let (answer,) = decide.call(store, (request.lend(&request.options()), &failed))?;
                 Ok(answer.map(Into::into))
             }
 
@@ -222,7 +256,8 @@ macro_rules! stage {
                 let request = $request::of(question, None);
                 let (options, plan) = (request.options(), contract::$of::Plan::from(plan));
                 let outcome = contract::$of::Outcome::from(outcome);
-                self.call(store, &self.stage::<$work>()?.learn, (request.lend(&options), &plan, outcome))
+                let learn: <$work as StageTypes>::Learn<'_> = self.typed(store, &self.stage::<$work>()?.learn)?;
+                learn.call(store, (request.lend(&options), &plan, outcome))
             }
         }
 

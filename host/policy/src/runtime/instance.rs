@@ -43,6 +43,11 @@ impl RunningInstance {
         Ok(Self { store, guest })
     }
 
+    /// Compares the types of its functions with the contract's.
+    pub fn check_types(&mut self) -> wasmtime::Result<()> {
+        self.guest.check_types(&mut self.store)
+    }
+
     /// The host's side of the instance: questions, prices and notes.
     pub fn state(&mut self) -> &mut Guest {
         self.store.data_mut()
