@@ -30,8 +30,8 @@ impl<W: Planned> PastOutcome<W> {
         Question::first(self.stage, &self.request, &self.device, &self.capabilities)
     }
 
-    /// True if it is of the same plan for the same work: free memory, which changes from job to job,
-    /// makes no difference.
+    /// True if it is of the same plan for the same work: free memory, which changes from job to
+    /// job, makes no difference.
     fn is_alike(&self, other: &AnyOutcome) -> bool
     where
         W: VariantOf<AnyOutcome, Variant = Self>,
@@ -159,10 +159,11 @@ mod tests {
             allows_blended: true,
             objective: Objective::Balanced,
             hints: Vec::new(),
-            host: HostMemory::default(),
+            // No two jobs find the same memory.
+            host: HostMemory { free_bytes: ms, ..HostMemory::default() },
         };
         let (stage, capabilities) = (Stage::Decode, Capabilities::default());
-        let device = device();
+        let device = Device { free_bytes: ms, ..device() };
         AnyOutcome::Vae(PastOutcome { stage, request, device, capabilities, plan, outcome, prices: None, fuel })
     }
 

@@ -27,6 +27,13 @@ use clock::OwnClock;
 /// which is whole, f32, batch 1; the heap begins at 8192. Plans to price lie from 1 MiB on, 60
 /// bytes each.
 fn guest(stages: &[u8], decide: &str, learn: &str) -> Vec<u8> {
+    guest_by(CONTRACT, stages, decide, learn)
+}
+
+const CONTRACT: &str = include_str!("../../../wit/policy.wit");
+
+/// The same by another contract's text.
+fn guest_by(contract: &str, stages: &[u8], decide: &str, learn: &str) -> Vec<u8> {
     let list: String = stages.iter().map(|stage| format!("\\{stage:02x}")).collect();
     let count = stages.len();
     let text = format!(
@@ -59,7 +66,7 @@ fn guest(stages: &[u8], decide: &str, learn: &str) -> Vec<u8> {
     );
     let mut module = wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
     let mut resolve = Resolve::default();
-    let package = resolve.push_file(concat!(env!("CARGO_MANIFEST_DIR"), "/../../wit/policy.wit")).unwrap();
+    let package = resolve.push_str("policy.wit", contract).unwrap();
     let world = resolve.select_world(&[package], Some("vae-only")).unwrap();
     embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).unwrap();
     module
@@ -188,6 +195,27 @@ fn a_component_is_taken_as_a_module_is() {
     let component = ComponentEncoder::default().module(&guest(BOTH, "", "")).unwrap().encode().unwrap();
     let mut policy = put_to_work(Limits::default(), &component);
     assert_eq!(ask(&mut policy, Stage::Decode, &Arc::new(Prices::default())).fallback, None);
+}
+
+#[test]
+fn a_component_whose_functions_have_other_types_is_refused() {
+    let other = |from: &str, to: &str| {
+        assert!(CONTRACT.contains(from));
+        let module = guest_by(&CONTRACT.replace(from, to), BOTH, "", "");
+        let component = ComponentEncoder::default().module(&module).unwrap().encode().unwrap();
+        let host = host(Limits::default());
+        host.load("p", &component).err().map(|error| error.to_string()).unwrap_or_default()
+    };
+    let request = other("allows-blended: bool", "allows-blended: u8");
+    assert!(request.contains("tilewright:policy/vae-policy@0.2.0#decide is not of the contract's type"), "{request}");
+    let outcome =
+        other("        load-ns: u64,\n        attempts: u32,", "        load-ns: u64,\n        attempts: s32,");
+    assert!(outcome.contains("tilewright:policy/vae-policy@0.2.0#learn is not of the contract's type"), "{outcome}");
+    let settings = other("default: value }", "default: value, unit: u8 }");
+    assert!(
+        settings.contains("tilewright:policy/lifecycle@0.2.0#describe is not of the contract's type"),
+        "{settings}"
+    );
 }
 
 /// Traps unless the answers' first bytes are these, in order: 0 for a price, 1 for an error.
