@@ -1,7 +1,7 @@
 //! The facts of a record by which it is found again, for each kind of work.
 
 use tilewright_plan::{
-    Denoise, DenoisePlan, DenoiseRequest, Plan, Request, Text, TextOutcome, TextPlan, TextRequest, Tile, Vae, Work,
+    Denoise, DenoiseRequest, Plan, Request, StoredType, Text, TextOutcome, TextRequest, Tile, Vae, Work,
 };
 
 use crate::model_fingerprint;
@@ -12,7 +12,10 @@ pub trait Kept: Work {
     fn model(request: &Self::Request) -> String;
 
     /// A plan's division, precision and memory order, as columns of the history.
-    fn columns(plan: &Self::Plan) -> Columns;
+    fn columns(plan: &Self::Plan) -> Columns {
+        let precision = Self::precision(plan).to_string();
+        Columns { space: "whole".into(), tile: None, precision, layout: String::new() }
+    }
 
     /// All bytes that were held, those of a host beside a device included.
     fn all_bytes(outcome: &Self::Outcome) -> u64 {
@@ -31,6 +34,11 @@ pub struct Columns {
     pub precision: String,
     /// Memory order; empty if the plan has none.
     pub layout: String,
+}
+
+/// The types that weights are stored in, with their bytes.
+fn stored(types: &[StoredType]) -> String {
+    types.iter().map(|stored| format!("{} {}", stored.name, stored.bytes)).collect::<Vec<_>>().join(", ")
 }
 
 impl Kept for Vae {
@@ -53,34 +61,22 @@ impl Kept for Denoise {
     /// Passes and tokens of text change the cost as the model does.
     fn model(request: &DenoiseRequest) -> String {
         let model = &request.model;
-        let stored: Vec<String> =
-            model.stored_types.iter().map(|stored| format!("{} {}", stored.name, stored.bytes)).collect();
         format!(
             "{} {} weights in {} blocks, {}; {} passes, {} tokens of text",
             model.family,
             model.parameters,
             model.blocks,
-            stored.join(", "),
+            stored(&model.stored_types),
             request.passes,
             request.text_tokens
         )
-    }
-
-    fn columns(plan: &DenoisePlan) -> Columns {
-        Columns { space: "whole".into(), tile: None, precision: plan.precision.to_string(), layout: String::new() }
     }
 }
 
 impl Kept for Text {
     fn model(request: &TextRequest) -> String {
         let model = &request.model;
-        let stored: Vec<String> =
-            model.stored_types.iter().map(|stored| format!("{} {}", stored.name, stored.bytes)).collect();
-        format!("{} in {} blocks of {}, {}", model.kind, model.blocks, model.width, stored.join(", "))
-    }
-
-    fn columns(plan: &TextPlan) -> Columns {
-        Columns { space: "whole".into(), tile: None, precision: plan.precision.to_string(), layout: String::new() }
+        format!("{} in {} blocks of {}, {}", model.kind, model.blocks, model.width, stored(&model.stored_types))
     }
 
     fn all_bytes(outcome: &TextOutcome) -> u64 {

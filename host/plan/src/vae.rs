@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Capabilities, Cost, Device, Dtype, Hint, Objective, Options, Outcome, Plan, PlanOption, Precision, Question,
-    Request, Stage, Work, exact,
+    Capabilities, Cost, Device, Dtype, Hint, Objective, Options, Outcome, Plan, PlanOption, PoolStatistics, Precision,
+    Question, Request, Stage, Work, exact,
     exchange::mirrored,
     records::{MOST_EXTENT, MOST_HINTS},
     work::named_alike,

@@ -7,7 +7,8 @@ use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    AnyPlan, Dtype, Hint, Objective, Options, PlanOption, Precision, Record, Stage, VariantOf, records::AnyRecord,
+    AnyPlan, Dtype, Hint, Objective, Options, PlanOption, PoolStatistics, Precision, Record, Stage, VariantOf,
+    records::AnyRecord,
 };
 
 /// Facts that are compared, recorded and sent to other threads.
@@ -135,6 +136,9 @@ pub trait Work: Data + Copy + Default + Eq + Hash + VariantOf<AnyRecord, Variant
     /// The outcome with other time and memory, as [`Self::priced`]. `None` if that is no time.
     fn remeasured(outcome: Self::Outcome, figures: [f64; 2]) -> Option<Self::Outcome>;
 
+    /// The memory pool's work in an outcome.
+    fn pool(outcome: &Self::Outcome) -> PoolStatistics;
+
     /// Attempts until an outcome.
     fn attempts(outcome: &Self::Outcome) -> u32;
 
@@ -226,6 +230,10 @@ macro_rules! named_alike {
             outcome.$time = Duration::try_from_secs_f64(seconds).ok()?;
             outcome.peak_bytes = bytes as u64;
             Some(outcome)
+        }
+
+        fn pool(outcome: &Self::Outcome) -> PoolStatistics {
+            outcome.pool
         }
 
         fn attempts(outcome: &Self::Outcome) -> u32 {

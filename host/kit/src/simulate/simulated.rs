@@ -63,7 +63,10 @@ pub trait Simulated: Judged + Replayed + DeserializeOwned + FieldOf<Cases, Field
 
     /// Width, height, frames and samples, and the model's family; of texts the tokens of all of
     /// them, 1, 1 and their number, and the encoder's kind.
-    fn size(request: &Self::Request) -> ([u32; 4], &str);
+    fn size(request: &Self::Request) -> ([u32; 4], &str) {
+        let [batch, frames, height, width] = Self::extents(request);
+        ([width, height, frames, batch], Self::family(request))
+    }
 
     /// Milliseconds and bytes held of an outcome, as a table has them: of a sample those of a step,
     /// and with the weights; of a text encoder with loading, and of the device's memory.

@@ -65,10 +65,6 @@ impl Simulated for Denoise {
         format!("latent {}{passes}", in_words(extents, family))
     }
 
-    fn size(request: &DenoiseRequest) -> ([u32; 4], &str) {
-        ([request.width, request.height, request.frames, request.batch], &request.model.family)
-    }
-
     fn table_figures(outcome: &DenoiseOutcome) -> (f64, u64) {
         (outcome.step.as_secs_f64() * 1e3, outcome.held_bytes())
     }

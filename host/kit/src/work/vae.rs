@@ -113,10 +113,6 @@ impl Simulated for Vae {
         in_words(extents, family)
     }
 
-    fn size(request: &Request) -> ([u32; 4], &str) {
-        ([request.width, request.height, request.frames, request.batch], &request.model.family)
-    }
-
     fn table_figures(outcome: &Outcome) -> (f64, u64) {
         (outcome.elapsed.as_secs_f64() * 1e3, outcome.peak_bytes)
     }

@@ -16,8 +16,8 @@ use tilewright_engine::{
 use tilewright_media::Preview;
 use tilewright_pipeline::{KeptSample, LatentMap};
 use tilewright_plan::{
-    Decision, Denoise, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRequest, Outcome, Plan, PoolStatistics,
-    Request, Text, TextOutcome, Vae, VariantOf, Work,
+    Decision, Denoise, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRequest, Plan, Request, Text, Vae, VariantOf,
+    Work,
 };
 use tilewright_rollout::{Assignment, Decider, Served};
 use tilewright_service_api::{PlanGrid, SamplingProgress};
@@ -263,9 +263,6 @@ pub trait Followed:
     fn savings(_outcome: &Self::Outcome) -> Option<(u64, u32)> {
         None
     }
-
-    /// The memory pool's work.
-    fn pool(outcome: &Self::Outcome) -> PoolStatistics;
 }
 
 impl Followed for Vae {
@@ -276,10 +273,6 @@ impl Followed for Vae {
 
     fn grid(request: Option<&Request>, plan: &Plan) -> Option<PlanGrid> {
         Some(plan_grid(request?, plan))
-    }
-
-    fn pool(outcome: &Outcome) -> PoolStatistics {
-        outcome.pool
     }
 }
 
@@ -302,10 +295,6 @@ impl Followed for Denoise {
     fn savings(outcome: &DenoiseOutcome) -> Option<(u64, u32)> {
         Some((outcome.moved_bytes, outcome.reused))
     }
-
-    fn pool(outcome: &DenoiseOutcome) -> PoolStatistics {
-        outcome.pool
-    }
 }
 
 impl Followed for Text {
@@ -313,10 +302,6 @@ impl Followed for Text {
         ("tilewright_text_seconds", "Time of text encoders' runs that ended well, loading weights aside.");
     const PEAKS: (&'static str, &'static str) =
         ("tilewright_text_peak_bytes", "Peak memory of the last text encoder's run, weights included.");
-
-    fn pool(outcome: &TextOutcome) -> PoolStatistics {
-        outcome.pool
-    }
 }
 
 impl<W: Followed> Observer for JobObserver<'_, W> {
