@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use tilewright_plan::{Cost, Device, Objective, Plan, PoolStatistics, Request, Value};
+use tilewright_plan::{Cost, Device, Objective, Plan, PoolStatistics, Request, Vae, Value, Work};
 
 use crate::{Difference, Ratio, Spelling, Summary, race::Lane};
 
@@ -117,7 +117,7 @@ impl Row {
             outcomes().fold((0, 0), |(hits, misses), outcome| (hits + outcome.pool.hits, misses + outcome.pool.misses));
         let mut plans: Vec<&Plan> = Vec::new();
         for record in &lane.records {
-            if !plans.iter().any(|plan| plan.is_same_work(&record.plan)) {
+            if !plans.iter().any(|plan| Vae::is_same_work(plan, &record.plan)) {
                 plans.push(&record.plan);
             }
         }

@@ -10,7 +10,7 @@ use std::{fmt, str::FromStr};
 use tch::{Device as Place, Tensor};
 use tilewright_engine::Machine;
 use tilewright_pipeline::{Decode, Model, default_limit};
-use tilewright_plan::{Objective, Plan, bytes, words::with_noun};
+use tilewright_plan::{Objective, Plan, Vae, Work, bytes, words::with_noun};
 use tilewright_statistics::median;
 
 use crate::{
@@ -168,7 +168,7 @@ impl Sweep<'_> {
         for (row, runner) in rows.iter().zip(&mut runners) {
             let Some((_, planner)) = &mut runner.made else { continue };
             let (record, _) = job.decide(planner.as_mut());
-            if !record.plan.is_same_work(&row.plan) {
+            if !Vae::is_same_work(&record.plan, &row.plan) {
                 let instead = crate::spelling::in_words(&record.plan);
                 runner.lane.error = Some(format!("would be run as {instead} instead"));
             }
@@ -191,7 +191,7 @@ impl Sweep<'_> {
         }
         for (row, runner) in rows.iter_mut().zip(runners) {
             // A run that ended in another plan, after a failure, is not a run of this one.
-            let own = |record: &&tilewright_plan::Record| record.plan.is_same_work(&row.plan);
+            let own = |record: &&tilewright_plan::Record| Vae::is_same_work(&record.plan, &row.plan);
             let (own, other): (Vec<_>, Vec<_>) = runner.lane.records.iter().partition(own);
             row.samples_ms = own.iter().filter_map(|record| crate::race::elapsed_ms(record)).collect();
             row.elapsed_ms = median(&row.samples_ms);
@@ -305,7 +305,8 @@ impl Sweep<'_> {
         watch: &mut dyn Watch,
     ) -> std::result::Result<(), Interrupted> {
         let judge = self.judge(case);
-        let known = |rows: &[PlanRow]| rows.iter().find(|row| row.plan.is_same_work(plan)).and_then(judge::choice);
+        let known =
+            |rows: &[PlanRow]| rows.iter().find(|row| Vae::is_same_work(&row.plan, plan)).and_then(judge::choice);
         case.best = judge.best(rows);
         case.chosen = known(rows);
         if case.chosen.is_none() {

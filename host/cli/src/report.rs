@@ -7,7 +7,7 @@ use tilewright_engine::{Error, Unfinished};
 use tilewright_history::Kept;
 use tilewright_media::STANDARD;
 use tilewright_pipeline::Trials;
-use tilewright_plan::{Candidate, Exchange, FailedAttempt, Record, Recorder, Work, bytes, words::with_noun};
+use tilewright_plan::{Candidate, Exchange, FailedAttempt, Record, Recorder, Vae, Work, bytes, words::with_noun};
 
 use crate::{
     args::Recording,
@@ -207,7 +207,7 @@ pub fn explanation(record: &Record, candidates: &[Candidate]) -> String {
     let releases = candidates.iter().any(|one| one.plan.release != candidates[0].plan.release);
     considered(&record.policy.name, candidates, (&heading, &heading[4..9]), |candidate, row| {
         let plan = &candidate.plan;
-        let is_chosen = plan.is_same_work(&record.plan);
+        let is_chosen = Vae::is_same_work(plan, &record.plan);
         row.extend([plan.space.to_string(), plan.precision.to_string(), plan.layout.to_string()]);
         row.push(if record.request.frames > 1 { plan.time.to_string() } else { plan.batch.to_string() });
         let mut notes = Vec::new();
@@ -273,7 +273,7 @@ fn unique_plans<W: Work>(candidates: &[Candidate<W>]) -> Vec<&Candidate<W>> {
 
 #[cfg(test)]
 mod tests {
-    use tilewright_plan::{Plan, Release, Vae};
+    use tilewright_plan::{Plan, Release};
 
     use super::*;
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tilewright_engine::{DenoiseJob, DenoiseQuote};
 use tilewright_media::{Preview, STANDARD};
 use tilewright_pipeline::{LatentOutput, LoraRequest, SampleModel, SampleRequest, Size, Steps};
-use tilewright_plan::{Candidate, Denoise, DenoiseRecord, Loss, Recorder, Stage, StepReuse, bytes};
+use tilewright_plan::{Candidate, Denoise, DenoiseRecord, Loss, Recorder, Stage, StepReuse, Work, bytes};
 use tilewright_sampling::Span;
 
 use self::work::{Resumption, SampleWork};
@@ -163,7 +163,7 @@ pub fn explanation(record: &DenoiseRecord, candidates: &[Candidate<Denoise>]) ->
             row.push(table::time(cost.step));
             notes.extend((cost.held_bytes() > record.request.memory_limit).then(|| OVER.to_owned()));
         }
-        (candidate.plan.without_reason() == record.plan.without_reason(), notes)
+        (Denoise::is_same_work(&candidate.plan, &record.plan), notes)
     })
 }
 

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use tilewright_engine::{Machine, Probe};
 use tilewright_pipeline::{self as pipeline, EncoderRun, Trials, UnfinishedRun};
-use tilewright_plan::{TextPlan, TextRecord, bytes};
+use tilewright_plan::{Text, TextPlan, TextRecord, Work, bytes};
 use tilewright_torch::device::Choice;
 
 use crate::{
@@ -79,7 +79,7 @@ pub fn explanation(run: &EncoderRun) -> String {
             notes.extend((cost.held_bytes() > record.request.memory_limit).then(|| OVER.to_owned()));
         }
         // The price of a plan is the same, whatever stays afterwards.
-        let chosen = TextPlan { kept: candidate.plan.kept, ..record.plan.without_reason() };
-        (candidate.plan.without_reason() == chosen, notes)
+        let chosen = TextPlan { kept: candidate.plan.kept, ..Text::without_reason(&record.plan) };
+        (Text::without_reason(&candidate.plan) == chosen, notes)
     })
 }

@@ -137,7 +137,7 @@ impl Shown for Denoise {
     }
 
     fn plan(plan: &DenoisePlan) -> String {
-        plan.without_reason().to_string()
+        Self::without_reason(plan).to_string()
     }
 
     fn about_cost(cost: &DenoiseCost) -> Markup {
@@ -184,7 +184,7 @@ impl Shown for Text {
     }
 
     fn plan(plan: &TextPlan) -> String {
-        plan.without_reason().to_string()
+        Self::without_reason(plan).to_string()
     }
 
     fn all_bytes(cost: &TextCost) -> u64 {

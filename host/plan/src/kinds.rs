@@ -255,7 +255,7 @@ pub type Kind = Any<Vae, Denoise, Text>;
 /// A plan of any kind of work.
 pub type AnyPlan = Any<Plan, DenoisePlan, TextPlan>;
 
-/// The places of the kinds of work, and the parts that their plans have alike.
+/// The places of the kinds of work.
 macro_rules! places {
     ($($work:ident $field:ident $own:ident $plan:ident;)+) => {$(
         impl<V, D, T> FieldOf<Each<V, D, T>> for $work {
@@ -279,19 +279,6 @@ macro_rules! places {
 
             fn of_any(any: &Any<V, D, T>) -> Option<&$own> {
                 if let Any::$work(variant) = any { Some(variant) } else { None }
-            }
-        }
-
-        impl $plan {
-            /// The same plan without its reason.
-            #[must_use]
-            pub fn without_reason(&self) -> Self {
-                Self { options: self.options.clone(), reason: String::new(), ..*self }
-            }
-
-            /// True if both are carried out in the same way: they differ in their reasons at most.
-            pub fn is_same_work(&self, other: &Self) -> bool {
-                self.without_reason() == other.without_reason()
             }
         }
 

@@ -218,12 +218,13 @@ impl fmt::Display for Precision {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Vae, Work};
 
     #[test]
     fn a_reason_makes_no_other_plan() {
         let plan = Plan { reason: "as set".into(), ..Plan::plain() };
-        assert!(plan.is_same_work(&Plan { reason: "other".into(), ..plan.clone() }));
-        assert!(!plan.is_same_work(&Plan { release: Release::AtEnd, ..plan.clone() }));
-        assert_eq!(plan.without_reason(), Plan { reason: String::new(), ..plan });
+        assert!(Vae::is_same_work(&plan, &Plan { reason: "other".into(), ..plan.clone() }));
+        assert!(!Vae::is_same_work(&plan, &Plan { release: Release::AtEnd, ..plan.clone() }));
+        assert_eq!(Vae::without_reason(&plan), Plan { reason: String::new(), ..plan });
     }
 }

@@ -8,7 +8,7 @@ use tilewright_bench::{
     suite,
 };
 use tilewright_pipeline::{Model, PromptRequest, SampleModel, SampleRequest, Size, Steps};
-use tilewright_plan::{DenoisePlan, Device, bytes, words::with_noun};
+use tilewright_plan::{Denoise, DenoisePlan, Device, Work, bytes, words::with_noun};
 use tilewright_plot::{Axis, Chart, Lines, Page};
 use tilewright_sampling::Span;
 
@@ -161,7 +161,7 @@ fn page(title: &str, device: &Device, table: Vec<Vec<String>>, rows: &[SampleRow
 }
 
 fn plan(plan: Option<&DenoisePlan>) -> String {
-    or_dash(plan, |plan| plan.without_reason().to_string())
+    or_dash(plan, |plan| Denoise::without_reason(plan).to_string())
 }
 
 fn contest_table(report: &SampleReport) -> String {

@@ -14,7 +14,7 @@ use tilewright_models::{ComputeFormat, DenoiserConfig, DenoiserFile, transformer
 use tilewright_nn::{Costs, Meter, fuses_attention};
 use tilewright_plan::{
     Attention, Denoise, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRecord, DenoiserModel,
-    Dtype, LEAST_QUERIES, Layout, MOST_BLOCKS_AHEAD, MOST_PARTS, Products, Release, Trial, WeightForm,
+    Dtype, LEAST_QUERIES, Layout, MOST_BLOCKS_AHEAD, MOST_PARTS, Products, Release, Trial, WeightForm, Work,
 };
 use tilewright_torch::{device, kernels};
 
@@ -216,7 +216,7 @@ impl DenoisePrices {
 
     /// The result of a step on a meter, from the last time if it is the same work.
     fn metered(&self, format: ComputeFormat, costs: Costs, plan: &DenoisePlan) -> Metered {
-        let mut seen = plan.without_reason();
+        let mut seen = Denoise::without_reason(plan);
         (seen.ahead, seen.release) = (None, Release::Keep);
         if costs.expands_rows {
             seen.weights = WeightForm::Packed;

@@ -56,7 +56,7 @@ impl Simulated for Denoise {
     }
 
     fn is_priced_alike(one: &DenoisePlan, other: &DenoisePlan) -> bool {
-        DenoisePlan { release: other.release, ..one.without_reason() } == other.without_reason()
+        DenoisePlan { release: other.release, ..Self::without_reason(one) } == Self::without_reason(other)
     }
 
     fn words(request: &DenoiseRequest) -> String {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tilewright_plan::{Dtype, Precision, Text, TextCost, TextOutcome, TextPlan, TextRequest, WeightForm};
+use tilewright_plan::{Dtype, Precision, Text, TextCost, TextOutcome, TextPlan, TextRequest, WeightForm, Work};
 
 use super::{differing, milliseconds};
 use crate::{
@@ -49,7 +49,7 @@ impl Simulated for Text {
     }
 
     fn is_priced_alike(one: &TextPlan, other: &TextPlan) -> bool {
-        TextPlan { kept: other.kept, ..one.without_reason() } == other.without_reason()
+        TextPlan { kept: other.kept, ..Self::without_reason(one) } == Self::without_reason(other)
     }
 
     fn words(request: &TextRequest) -> String {

@@ -1,6 +1,6 @@
 //! Decodes and encodes.
 
-use tilewright_plan::{Dtype, Outcome, Plan, Precision, Request, Space, Time, Vae};
+use tilewright_plan::{Dtype, Outcome, Plan, Precision, Request, Space, Time, Vae, Work};
 
 use super::{differing, extents, in_words, milliseconds, release};
 use crate::{
@@ -105,7 +105,7 @@ impl Simulated for Vae {
     }
 
     fn is_priced_alike(one: &Plan, other: &Plan) -> bool {
-        Plan { release: other.release, ..one.without_reason() } == other.without_reason()
+        Plan { release: other.release, ..Self::without_reason(one) } == Self::without_reason(other)
     }
 
     fn words(request: &Request) -> String {
