@@ -300,7 +300,7 @@ pub struct History {
 /// The work on the history.
 #[derive(Debug, Subcommand)]
 pub enum HistoryCommand {
-    /// List decodes, newest first, what was expected beside what was measured
+    /// List what was run, newest first, what was expected beside what was measured
     List(HistoryList),
     /// Write the records as JSON lines, oldest first
     Export {

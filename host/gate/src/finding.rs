@@ -107,7 +107,7 @@ problems! {
     /// Imports, exports or their types are not the contract's.
     World "world" "build it against the contract, wit/policy.wit; 'tilewright policy new' makes a project that does"
     /// It needs something that a user has to grant.
-    Grant "grant" "the user who runs the policy has to give the option that grants it, here and in every run"
+    Grant "grant" "the user who runs the policy has to grant it, here and in every run"
     /// It fails before it can be asked anything.
     Start "start" "a policy has to start within the limits that 'tilewright policy inspect' shows: less static data, no work at start"
     /// It fails while it describes itself, or its description can't be used.
@@ -127,7 +127,7 @@ problems! {
     /// An answer that has failed before.
     Repeats "repeats" "compare with the attempts after clamping as the host does: a tile that covers the picture is the whole picture"
     /// An answer over the memory limit, although another plan would fit.
-    OverLimit "over-limit" "ask what the plan costs and keep within request.memory-limit, or answer with an error"
+    OverLimit "over-limit" "ask what the plan costs and keep within the request's limit-bytes, or answer with an error"
     /// An error, although a plan would have fitted.
     Declines "declines" "the host's default decides instead; answer with the leanest plan if nothing better fits"
     /// An answer that the host has to change.

@@ -41,7 +41,7 @@ impl Choice {
             .setting("products", "Samples: products in the precision, in fp8 or in int8, or auto.", "auto")
             .setting(
                 "reuse",
-                "Samples: what is reused where --reuse allows it: output, first-block, off or auto.",
+                "Samples: what is reused where the user allows it: output, first-block, off or auto.",
                 "auto",
             )
     }
