@@ -6,8 +6,8 @@
 use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use tilewright_plan::{
-    Backend, Capabilities, Device, Dtype, Layout, Model, Objective, Options, Plan, Precision, Question, Release, Request,
-    Space, Stage, Tile, Time, UnderWay,
+    Backend, Capabilities, Device, Dtype, HostMemory, Layout, Model, Objective, Options, Plan, Precision, Question,
+    Release, Request, Space, Stage, Tile, Time, UnderWay,
 };
 use tilewright_policy::oracle;
 
@@ -83,6 +83,7 @@ impl<'a> Arbitrary<'a> for Case {
             allows_blended: true,
             objective: Objective::Balanced,
             hints: Vec::new(),
+            host: HostMemory::default(),
         };
         let capabilities = Capabilities {
             dtypes: Vec::<u8>::arbitrary(u)?.into_iter().take(7).map(named).collect(),
@@ -94,6 +95,7 @@ impl<'a> Arbitrary<'a> for Case {
             carried: u.arbitrary()?,
             offload: u.arbitrary()?,
             prefetch_most: u.arbitrary()?,
+            options: Vec::new(),
         };
         // A plan under way was checked, and only a clip is left in the middle.
         let mut under_way = None;
@@ -107,11 +109,7 @@ impl<'a> Arbitrary<'a> for Case {
     }
 }
 
-fn question<'a>(
-    request: &'a Request,
-    capabilities: &'a Capabilities,
-    under_way: Option<&'a UnderWay>,
-) -> Question<'a> {
+fn question<'a>(request: &'a Request, capabilities: &'a Capabilities, under_way: Option<&'a UnderWay>) -> Question<'a> {
     Question::new(Stage::Decode, request, &DEVICE, capabilities).going_on(under_way)
 }
 

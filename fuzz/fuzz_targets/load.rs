@@ -7,7 +7,8 @@ use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
 use tilewright_plan::{
-    Backend, Capabilities, Cost, CostModel, Device, Dtype, Model, Objective, Plan, Planner, Question, Request, Stage,
+    Backend, Capabilities, Cost, CostModel, Device, Dtype, HostMemory, Model, Objective, Plan, Planner, Question,
+    Request, Stage,
 };
 use tilewright_policy::{CacheDir, Limits, PolicyHost, oracle};
 
@@ -36,6 +37,7 @@ static REQUEST: LazyLock<(Request, Device, Capabilities)> = LazyLock::new(|| {
         allows_blended: true,
         objective: Objective::Balanced,
         hints: Vec::new(),
+        host: HostMemory::default(),
     };
     let device = Device {
         backend: Backend::Cpu,
@@ -56,6 +58,7 @@ static REQUEST: LazyLock<(Request, Device, Capabilities)> = LazyLock::new(|| {
         carried: true,
         offload: false,
         prefetch_most: 1,
+        options: Vec::new(),
     };
     (request, device, offer)
 });

@@ -31,7 +31,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// There is no folder for generated weights.
-    #[error("no cache folder: set HOME or XDG_CACHE_HOME, or give --vae FILE")]
+    #[error("no cache folder: set HOME or XDG_CACHE_HOME")]
     NoCache,
     /// Two pictures can't be compared.
     #[error("pictures of {found:?} and {reference:?} can't be compared")]
@@ -52,7 +52,7 @@ pub enum Error {
         known: String,
     },
     /// The suite has no weights for a case.
-    #[error("a case has no weights: give --vae and --video-vae")]
+    #[error("a case has no weights")]
     NoWeights,
     /// Generated tensors don't make a file.
     #[error("weights can't be generated: {0}")]

@@ -142,7 +142,7 @@ impl Suite<'_> {
         }
         if let Some(seconds) = seconds.filter(|_| planned.len() > 1) {
             watch.say(&format!(
-                "in all about {}, by the device's measured speed; --only measures one case",
+                "in all about {}, by the device's measured speed; one case alone takes a part of it",
                 in_words(seconds)
             ));
         }

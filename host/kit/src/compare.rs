@@ -46,7 +46,7 @@ pub enum CompareError {
         damage: Damage,
     },
     /// There is nothing to compare on.
-    #[error("records {}: there are none in the file: write some with 'tilewright decode --record FILE' or 'tilewright history export FILE'", path.display())]
+    #[error("records {}: there are none in the file: record some decisions, or export the history", path.display())]
     NoRecords {
         /// The file.
         path: PathBuf,

@@ -22,7 +22,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A key exists already at the path.
-    #[error("{}: a key stands there already, and what it signed can't be signed again without it: choose another name, or give --force", path.display())]
+    #[error("{}: a key stands there already, and what it signed can't be signed again without it: choose another name", path.display())]
     Stands {
         /// The file.
         path: PathBuf,

@@ -92,7 +92,13 @@ pub fn run(arguments: &Replay) -> Outcome {
 }
 
 fn input_failure(path: &Path, error: &ReplayError) -> Failure {
-    Failure::input(format!("{}: {error}", path.display()))
+    let path = path.display();
+    Failure::input(match error {
+        ReplayError::NothingFull { records } => {
+            format!("{path}: none of {records} records was made with --record full, which a replay needs")
+        }
+        error => format!("{path}: {error}"),
+    })
 }
 
 /// The contents of a file of records.

@@ -99,7 +99,7 @@ mod tests {
         let left = || fs::read_dir(place.path().join("new/folder")).unwrap().count();
         assert_eq!(left(), 4, "nothing but the projects");
         let again = create("rust", Language::C, &place.path().join("new/folder")).unwrap_err();
-        assert!(again.to_string().ends_with("give another name, or another folder with --into"), "{again}");
+        assert!(again.to_string().ends_with("exists already; give another name"), "{again}");
         assert_eq!(left(), 4);
         // The parent is a file.
         fs::write(place.path().join("file"), "").unwrap();

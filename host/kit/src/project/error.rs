@@ -19,7 +19,7 @@ pub enum ProjectError {
         why: &'static str,
     },
     /// The project's folder exists already.
-    #[error("{}: exists already; give another name, or another folder with --into", path.display())]
+    #[error("{}: exists already; give another name", path.display())]
     Exists {
         /// The folder.
         path: PathBuf,

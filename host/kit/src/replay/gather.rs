@@ -49,7 +49,7 @@ pub enum ReplayError {
         most: usize,
     },
     /// Nothing to replay.
-    #[error("none of {records} records was made with --record full, which a replay needs")]
+    #[error("none of {records} records holds its calls in full, which a replay needs")]
     NothingFull {
         /// The number of records.
         records: usize,

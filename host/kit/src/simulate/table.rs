@@ -28,7 +28,7 @@ pub enum TableError {
     #[error("not a device's table: {0}; 'tilewright policy table' makes one from records and sweeps")]
     NotATable(String),
     /// Not a source for a table.
-    #[error("neither records nor what 'tilewright bench sweep --json' prints: {0}")]
+    #[error("neither records nor the JSON of a sweep: {0}")]
     NotASource(String),
     /// Larger than any table is.
     #[error("{bytes} bytes, of {MOST_TABLE_BYTES} that a table may have")]
@@ -51,7 +51,7 @@ pub enum TableError {
         what: String,
     },
     /// Measurements of several devices.
-    #[error("measurements of {} devices, and a table is of one: choose with --device, as in --device '{}'", .found.len(), .found[0])]
+    #[error("measurements of {} devices, and a table is of one: choose one of them, such as '{}'", .found.len(), .found[0])]
     Devices {
         /// Their names.
         found: Vec<String>,
