@@ -86,45 +86,35 @@ fn one_line(error: &anyhow::Error) -> String {
 /// Errors of the crates as failures: each with the question whether the arguments are to blame, and
 /// the option that is a way out, as the end of the line.
 macro_rules! failures {
-    ($($error:ty: $is_input:expr $(, or $option:expr)?;)*) => {$(
+    ($($error:ty: $is_input:expr $(, or $($case:pat => $option:literal),+)?;)*) => {$(
         impl From<$error> for Failure {
             fn from(error: $error) -> Self {
                 let is_input: fn(&$error) -> bool = $is_input;
                 let kind = if is_input(&error) { Failure::Input } else { Failure::Work };
-                $(
-                    let option: fn(&$error) -> &'static str = $option;
-                    if !option(&error).is_empty() {
-                        return kind(anyhow::anyhow!("{error}{}", option(&error)));
-                    }
-                )?
-                kind(error.into())
+                match error {
+                    $($($case => kind(anyhow::anyhow!("{error}{}", $option)),)+)?
+                    error => kind(error.into()),
+                }
             }
         }
     )*};
 }
 
 failures! {
-    tilewright_bench::Error: |error| error.is_input(), or |error| match error {
+    tilewright_bench::Error: |error| error.is_input(), or
         tilewright_bench::Error::NoCache => ", or give --vae FILE",
-        tilewright_bench::Error::NoWeights => ": give --vae and --video-vae",
-        _ => "",
-    };
+        tilewright_bench::Error::NoWeights => ": give --vae and --video-vae";
     tilewright_config::Error: |_| true;
     tilewright_engine::Error: |error| error.is_input();
-    ProjectError: |error| error.is_input(), or |error| match error {
-        ProjectError::Exists { .. } => ", or another folder with --into",
-        _ => "",
-    };
+    ProjectError: |error| error.is_input(), or ProjectError::Exists { .. } => ", or another folder with --into";
     tilewright_media::Error: |error| error.is_input();
     tilewright_outputs::OutputRefused: |_| true;
     tilewright_plot::Error: |_| true;
     tilewright_policy::PolicyError: |error| !matches!(error, PolicyError::Sandbox { .. });
     tilewright_registry::Error: |error| error.is_input();
     tilewright_service::Error: |error| error.is_input();
-    tilewright_signing::Error: |error| !matches!(error, tilewright_signing::Error::Unable { .. }), or |error| match error {
-        tilewright_signing::Error::Stands { .. } => ", or give --force",
-        _ => "",
-    };
+    tilewright_signing::Error: |error| !matches!(error, tilewright_signing::Error::Unable { .. }), or
+        tilewright_signing::Error::Stands { .. } => ", or give --force";
     tilewright_torch::Error: |_| false;
 }
 
