@@ -147,9 +147,8 @@ fn cells<W: Reported>(record: &Record<W>) -> Vec<String> {
     let text = |text: &str| shorten(text, SHOWN);
     let mut row =
         vec![text(&to_the_second(&record.time)), text(W::family(request)), W::size(request), W::short_plan(plan)];
-    let measured = record.outcome.as_ref().map(|outcome| (W::elapsed(outcome), W::all_bytes(outcome)));
-    let expected =
-        record.expectation().map(|cost| (W::expected_time(cost, W::steps(request)), W::expected_bytes(cost)));
+    let measured = record.outcome.as_ref().map(|outcome| (W::elapsed(outcome), W::all_measured(outcome)));
+    let expected = record.expectation().map(|cost| (W::expected_time(cost, W::steps(request)), W::all_bytes(cost)));
     let mut add = |value: fn((Duration, u64)) -> f64, show: fn((Duration, u64)) -> String| {
         let quotient = measured.map(value).zip(expected.map(value).filter(|expected| *expected > 0.0));
         row.push(measured.map_or("failed".into(), show));

@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use tilewright_engine::Failed;
-use tilewright_plan::{
-    Denoise, DenoiseCost, DenoiseRequest, Plan, Text, TextCost, TextOutcome, TextRequest, Vae, Work, words::with_noun,
-};
+use tilewright_plan::{Denoise, DenoiseCost, DenoiseRequest, Plan, Text, TextRequest, Vae, Work, words::with_noun};
 
 /// A kind of work that people follow and look up.
 pub trait Reported: Work {
@@ -30,16 +28,6 @@ pub trait Reported: Work {
     /// The expected time of the work; of a sample that of this number of steps.
     fn expected_time(cost: &Self::Cost, _steps: u32) -> Duration {
         Self::time(cost)
-    }
-
-    /// Bytes that are expected to be held, wherever they are.
-    fn expected_bytes(cost: &Self::Cost) -> u64 {
-        Self::held_bytes(cost)
-    }
-
-    /// Bytes that were held, wherever they were.
-    fn all_bytes(outcome: &Self::Outcome) -> u64 {
-        Self::measured_bytes(outcome)
     }
 
     /// The line for a plan that failed.
@@ -81,14 +69,6 @@ impl Reported for Text {
 
     fn size(request: &TextRequest) -> String {
         with_noun(request.all_tokens(), "token")
-    }
-
-    fn expected_bytes(cost: &TextCost) -> u64 {
-        cost.all_bytes()
-    }
-
-    fn all_bytes(outcome: &TextOutcome) -> u64 {
-        outcome.all_bytes()
     }
 
     fn failure(Failed { attempt, next }: &Failed<'_, Self>) -> String {

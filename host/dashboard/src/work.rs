@@ -34,16 +34,6 @@ pub(crate) trait Shown: Work {
     /// A plan in a line.
     fn plan(plan: &Self::Plan) -> String;
 
-    /// All bytes of a price, those of a host beside a device included.
-    fn all_bytes(cost: &Self::Cost) -> u64 {
-        Self::held_bytes(cost)
-    }
-
-    /// All bytes of an outcome, likewise.
-    fn all_measured(outcome: &Self::Outcome) -> u64 {
-        Self::measured_bytes(outcome)
-    }
-
     /// The time of an outcome that is compared with a price's.
     fn measured_time(outcome: &Self::Outcome) -> Duration {
         Duration::try_from_secs_f64(Self::measured(outcome)[0]).unwrap_or_default()
@@ -185,14 +175,6 @@ impl Shown for Text {
 
     fn plan(plan: &TextPlan) -> String {
         Self::without_reason(plan).to_string()
-    }
-
-    fn all_bytes(cost: &TextCost) -> u64 {
-        cost.all_bytes()
-    }
-
-    fn all_measured(outcome: &TextOutcome) -> u64 {
-        outcome.all_bytes()
     }
 
     fn about_cost(cost: &TextCost) -> Markup {

@@ -1,8 +1,6 @@
 //! The facts of a record by which it is found again, for each kind of work.
 
-use tilewright_plan::{
-    Denoise, DenoiseRequest, Plan, Request, StoredType, Text, TextOutcome, TextRequest, Tile, Vae, Work,
-};
+use tilewright_plan::{Denoise, DenoiseRequest, Plan, Request, StoredType, Text, TextRequest, Tile, Vae, Work};
 
 use crate::model_fingerprint;
 
@@ -15,11 +13,6 @@ pub trait Kept: Work {
     fn columns(plan: &Self::Plan) -> Columns {
         let precision = Self::precision(plan).to_string();
         Columns { space: "whole".into(), tile: None, precision, layout: String::new() }
-    }
-
-    /// All bytes that were held, those of a host beside a device included.
-    fn all_bytes(outcome: &Self::Outcome) -> u64 {
-        Self::measured_bytes(outcome)
     }
 }
 
@@ -77,9 +70,5 @@ impl Kept for Text {
     fn model(request: &TextRequest) -> String {
         let model = &request.model;
         format!("{} in {} blocks of {}, {}", model.kind, model.blocks, model.width, stored(&model.stored_types))
-    }
-
-    fn all_bytes(outcome: &TextOutcome) -> u64 {
-        outcome.all_bytes()
     }
 }

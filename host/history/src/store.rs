@@ -142,7 +142,7 @@ impl History {
             ":layout": layout,
             ":plan": trials::plan_key::<W>(plan)?,
             ":elapsed_ns": outcome.as_ref().map(|outcome| i64::try_from(W::elapsed(outcome).as_nanos()).unwrap_or(i64::MAX)),
-            ":peak_bytes": outcome.as_ref().map(|outcome| i64::try_from(W::all_bytes(outcome)).unwrap_or(i64::MAX)),
+            ":peak_bytes": outcome.as_ref().map(|outcome| i64::try_from(W::all_measured(outcome)).unwrap_or(i64::MAX)),
             ":failed": outcome.is_none(),
             ":record": text,
         };

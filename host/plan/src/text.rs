@@ -300,6 +300,14 @@ impl Work for Text {
         outcome.held_bytes()
     }
 
+    fn all_bytes(cost: &TextCost) -> u64 {
+        cost.all_bytes()
+    }
+
+    fn all_measured(outcome: &TextOutcome) -> u64 {
+        outcome.all_bytes()
+    }
+
     fn fault_of_request(request: &TextRequest) -> Option<String> {
         let texts = request.tokens.len();
         let odd = request.tokens.iter().find(|tokens| !(1..=MOST_EXTENT).contains(tokens));

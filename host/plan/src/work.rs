@@ -116,6 +116,11 @@ pub trait Work: Data + Copy + Default + Eq + Hash + VariantOf<AnyRecord, Variant
     /// Bytes of a price that the limit is compared with.
     fn held_bytes(cost: &Self::Cost) -> u64;
 
+    /// Bytes of a price, wherever they are held: those of a host beside a device included.
+    fn all_bytes(cost: &Self::Cost) -> u64 {
+        Self::held_bytes(cost)
+    }
+
     /// Time in seconds and memory in bytes of a price, as far as measurements correct them: the
     /// memory of samples and texts leaves weights out.
     fn priced(cost: &Self::Cost) -> [f64; 2];
@@ -129,6 +134,11 @@ pub trait Work: Data + Copy + Default + Eq + Hash + VariantOf<AnyRecord, Variant
 
     /// Bytes of an outcome that the limit is compared with.
     fn measured_bytes(outcome: &Self::Outcome) -> u64;
+
+    /// Bytes of an outcome, wherever they were held.
+    fn all_measured(outcome: &Self::Outcome) -> u64 {
+        Self::measured_bytes(outcome)
+    }
 
     /// Time in seconds and memory in bytes of an outcome, as [`Self::priced`].
     fn measured(outcome: &Self::Outcome) -> [f64; 2];

@@ -181,7 +181,7 @@ impl Policy {
     }
 
     fn call_describe(&self, store: &mut Store<Guest>) -> Result<lifecycle::Description> {
-        // A policy is asked to describe itself when it is loaded.
+        // Loading asks for the description alone, and finds settings of another type by this.
         self.configure(store)?;
         let describe: TypedFunc<(), (lifecycle::Description,)> = self.typed(store, &self.functions.describe)?;
         Ok(describe.call(store, ())?.0)
