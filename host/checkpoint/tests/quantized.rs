@@ -33,6 +33,11 @@ fn assert_same(found: &[f32], expected: &[f32], of: &str) {
     }
 }
 
+/// An offset that is added as a product leaves a zero positive.
+fn without_signs_of_zeros(values: Vec<f32>) -> Vec<f32> {
+    values.into_iter().map(|value| value + 0.0).collect()
+}
+
 #[test]
 fn every_type_of_gguf_expands_to_the_last_bit() {
     let (file, expected) = (open("types.gguf"), open("types.safetensors"));
@@ -137,11 +142,12 @@ fn operators_expand_as_the_kernels_do() {
             assert_eq!(on_device.shape(), matrix.shape().map(|extent| extent as i64));
             for kind in [Kind::Float, Kind::BFloat16, Kind::Half] {
                 let expected = expand(&matrix, 0..rows, kind).unwrap();
-                assert_same(&values(&on_device.expand(0..rows as i64, kind).unwrap()), &values(&expected), &words);
+                let found = values(&on_device.expand(0..rows as i64, kind).unwrap());
+                assert_same(&without_signs_of_zeros(found), &without_signs_of_zeros(values(&expected)), &words);
             }
             let last = expand(&matrix, rows - 1..rows, Kind::Float).unwrap();
             let found = on_device.expand(rows as i64 - 1..rows as i64, Kind::Float).unwrap();
-            assert_same(&values(&found), &values(&last), &words);
+            assert_same(&without_signs_of_zeros(values(&found)), &without_signs_of_zeros(values(&last)), &words);
             types.insert(matrix.stored());
         }
     }

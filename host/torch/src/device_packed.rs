@@ -1,11 +1,14 @@
 //! Matrices that stay packed on a device. Their values are expanded by libtorch's operators, some
-//! rows at a time, to the last bit of f32 as `shim/expand.cpp` does it: each operator rounds once.
+//! rows at a time.
+
+mod expansion;
 
 use std::ops::Range;
 
 use tch::{Device, Kind, Tensor};
 use tilewright_kernels::{Groups, Packed, Stored, e4m3};
 
+use self::expansion::Operands;
 use crate::{
     Error, Result,
     pieces::{Operation, Pieces, part},
@@ -19,16 +22,6 @@ const FP8_MOST: f64 = 448.0;
 /// aten/src/ATen/native/cuda/ScaledBlas.cpp).
 const FP8_STEP: i64 = 16;
 
-/// The values of `Iq4Nl` and `Iq4Xs` by their codes (`kvalues_iq4nl` in ggml-common.h).
-const NON_LINEAR: [f32; 16] =
-    [-127., -104., -83., -65., -49., -35., -22., -10., 1., 13., 25., 38., 53., 69., 89., 113.];
-
-/// The values of `F4` (E2M1) by their codes.
-const E2M1: [f32; 16] = [0., 0.5, 1., 1.5, 2., 3., 4., 6., -0., -0.5, -1., -1.5, -2., -3., -4., -6.];
-
-/// The places of a byte's bits.
-const BITS: [i32; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
-
 /// A matrix on a device as its file stores it.
 #[derive(Debug)]
 pub struct DevicePacked {
@@ -38,6 +31,21 @@ pub struct DevicePacked {
     columns: i64,
     /// [rows or 1, groups, 1], in f32.
     scales: Option<Tensor>,
+    /// The operands of an expansion, if values are stored in blocks or by codes.
+    operands: Option<Operands>,
+}
+
+/// The type of values that are stored one by one; none if they are stored in blocks or by codes.
+fn single_values(stored: Stored) -> Option<Kind> {
+    match stored {
+        Stored::F32 => Some(Kind::Float),
+        Stored::F16 => Some(Kind::Half),
+        Stored::Bf16 => Some(Kind::BFloat16),
+        Stored::F8E4m3 => Some(Kind::Float8e4m3fn),
+        Stored::F8E5m2 => Some(Kind::Float8e5m2),
+        Stored::I8 => Some(Kind::Int8),
+        _ => None,
+    }
 }
 
 impl DevicePacked {
@@ -59,14 +67,20 @@ impl DevicePacked {
             None => None,
             Some((values, shape)) => Some(Tensor::f_from_slice(&values)?.f_view(shape)?.f_to_device(device)?),
         };
-        let nothing = Tensor::f_empty([0], (Kind::Uint8, device))?;
-        Ok((Self { bytes: nothing, stored: packed.stored(), columns: columns as i64, scales }, host))
+        let bytes = Tensor::f_empty([0], (Kind::Uint8, device))?;
+        let stored = packed.stored();
+        let operands = match single_values(stored) {
+            Some(_) => None,
+            None => Some(Operands::new(stored, device)?),
+        };
+        Ok((Self { bytes, stored, columns: columns as i64, scales, operands }, host))
     }
 
     /// The same matrix with its bytes.
     pub(crate) fn with_bytes(&self, bytes: Tensor) -> Self {
         let scales = self.scales.as_ref().map(Tensor::shallow_clone);
-        Self { bytes, stored: self.stored, columns: self.columns, scales }
+        let operands = self.operands.as_ref().map(Operands::shallow_clone);
+        Self { bytes, stored: self.stored, columns: self.columns, scales, operands }
     }
 
     pub(crate) fn columns(&self) -> i64 {
@@ -111,21 +125,40 @@ impl DevicePacked {
         pieces.gather(0, &scaled, &[of_left_rows, rows], multiply).map(Some)
     }
 
-    /// Some rows, expanded: in f32 first, which is then rounded to `kind`.
+    /// Some rows, expanded: in f32, and rounded once to `kind`. Rows that are stored in that type
+    /// are no copy.
     ///
     /// # Errors
     /// There are no such rows; memory is out.
     pub fn expand(&self, rows: Range<i64>, kind: Kind) -> Result<Tensor> {
-        let count = rows.end - rows.start;
+        let shape = [rows.end - rows.start, self.columns];
         let bytes = part(&self.bytes, 0, &rows)?;
-        let mut values = expand(&bytes, self.stored)?.f_view([count, self.columns])?;
-        if let Some(scales) = &self.scales {
-            let [of_rows, groups] = [scales.size()[0], scales.size()[1]];
-            let scales = if of_rows == 1 { scales.shallow_clone() } else { part(scales, 0, &rows)? };
-            let _ = values.f_view([count, groups, self.columns / groups])?.f_mul_(&scales)?;
-            values = values.f_view([count, self.columns])?;
+        let scales = self.scales.as_ref().map(|scales| match scales.size()[0] {
+            1 => Ok(scales.shallow_clone()),
+            _ => part(scales, 0, &rows),
+        });
+        let scales = scales.transpose()?;
+        let values = match (single_values(self.stored), &self.operands) {
+            (Some(of), _) => {
+                let values = bytes.f_view_dtype(of)?;
+                // FP8 is exact in each type of products, and is multiplied in none.
+                let is_multiplied = !matches!(of, Kind::Float8e4m3fn | Kind::Float8e5m2);
+                match &scales {
+                    Some(scales) if is_multiplied => {
+                        let output = Tensor::f_empty(shape, (kind, values.device()))?;
+                        let groups = |tensor: &Tensor| tensor.f_view([shape[0], scales.size()[1], -1]);
+                        return Ok(groups(&values)?.f_mul_out(&groups(&output)?, scales)?.f_view(shape)?);
+                    }
+                    _ => values.f_to_kind(kind)?,
+                }
+            }
+            (None, Some(operands)) => operands.expand(&bytes, self.stored, kind)?,
+            (None, None) => return Err(Error::Torch(format!("values of {} without operands", self.stored))),
+        };
+        if let Some(scales) = &scales {
+            let _ = values.f_view([shape[0], scales.size()[1], -1])?.f_mul_(scales)?;
         }
-        Ok(values.f_to_kind(kind)?)
+        Ok(values.f_view(shape)?)
     }
 }
 
@@ -153,160 +186,6 @@ fn scales(packed: &Packed) -> Option<(Vec<f32>, [i64; 3])> {
 /// A power of two by its code (E8M0).
 fn power(code: u8) -> f32 {
     if code == u8::MAX { f32::NAN } else { 2.0_f64.powi(i32::from(code) - 127) as f32 }
-}
-
-/// Blocks [blocks, bytes], and their parts as f32.
-struct Blocks(Tensor);
-
-impl Blocks {
-    /// [blocks, bytes of the range]
-    fn bytes(&self, range: Range<i64>) -> Result<Tensor> {
-        Ok(part(&self.0, 1, &range)?.f_to_kind(Kind::Float)?)
-    }
-
-    /// Bytes with a sign.
-    fn signed(&self, range: Range<i64>) -> Result<Tensor> {
-        let bytes = part(&self.0, 1, &range)?.f_contiguous()?;
-        Ok(bytes.f_view_dtype(Kind::Int8)?.f_to_kind(Kind::Float)?)
-    }
-
-    /// A number of 16 bits: [blocks, 1]
-    fn half(&self, at: i64) -> Result<Tensor> {
-        let bytes = self.0.f_narrow(1, at, 2)?.f_contiguous()?;
-        Ok(bytes.f_view_dtype(Kind::Half)?.f_to_kind(Kind::Float)?)
-    }
-
-    /// 64 values of 2 bits in 16 bytes at a time: [blocks, 16, 16], from 64 bytes.
-    fn pairs_of_bits(&self, range: Range<i64>) -> Result<Tensor> {
-        let bytes = self.bytes(range)?;
-        Ok(shifts(&bytes.f_view([-1, 2, 32])?, &[0, 2, 4, 6], 2, 2)?.f_view([-1, 16, 16])?)
-    }
-
-    /// 256 values of 4 bits, 32 low ones and then the high ones of the same bytes: [blocks, 8, 32].
-    fn nibbles(&self, range: Range<i64>) -> Result<Tensor> {
-        let bytes = self.bytes(range)?;
-        Ok(shifts(&bytes.f_view([-1, 4, 32])?, &[0, 4], 4, 2)?.f_view([-1, 8, 32])?)
-    }
-
-    /// Scales and minima of eight parts, of 6 bits each in 12 bytes: twice [blocks, 8, 1].
-    fn scales_and_minima(&self, at: i64) -> Result<[Tensor; 2]> {
-        let [first, second, third] = [0, 4, 8].map(|offset| self.bytes(at + offset..at + offset + 4));
-        let (first, second, third) = (first?, second?, third?);
-        let join = |low: Tensor, nibble: Tensor, high: &Tensor| -> Result<Tensor> {
-            let high = scalar::multiply(&bits(high, 6, 2)?, 16.0)?;
-            Ok(Tensor::f_cat(&[low, nibble.f_add(&high)?], 1)?.f_view([-1, 8, 1])?)
-        };
-        Ok([
-            join(bits(&first, 0, 6)?, bits(&third, 0, 4)?, &first)?,
-            join(bits(&second, 0, 6)?, bits(&third, 4, 4)?, &second)?,
-        ])
-    }
-}
-
-/// `count` bits of whole numbers in f32, from a place on.
-fn bits(numbers: &Tensor, from: i32, count: i32) -> Result<Tensor> {
-    let shifted = match from {
-        0 => numbers.shallow_clone(),
-        _ => scalar::multiply(numbers, 0.5_f64.powi(from))?.f_floor_()?,
-    };
-    let above = scalar::multiply(&shifted, 0.5_f64.powi(count))?.f_floor_()?;
-    Ok(shifted.f_sub(&scalar::multiply_in_place(above, 2.0_f64.powi(count))?)?)
-}
-
-/// `count` bits from each of some places on, along a new axis.
-fn shifts(numbers: &Tensor, places: &[i32], count: i32, axis: i64) -> Result<Tensor> {
-    let parts: Vec<Tensor> = places.iter().map(|place| bits(numbers, *place, count)).collect::<Result<_>>()?;
-    Ok(Tensor::f_stack(&parts, axis)?)
-}
-
-/// Values of a table by their codes in f32.
-fn look_up(codes: &Tensor, table: &[f32; 16]) -> Result<Tensor> {
-    let table = Tensor::f_from_slice(table)?.f_to_device(codes.device())?;
-    let found = table.f_index_select(0, &codes.f_reshape([-1])?.f_to_kind(Kind::Int)?)?;
-    Ok(found.f_view(&codes.size()[..])?)
-}
-
-/// The values of rows of bytes, in f32 and in order.
-fn expand(rows: &Tensor, stored: Stored) -> Result<Tensor> {
-    let plain = |kind: Kind| -> Result<Tensor> { Ok(rows.f_contiguous()?.f_view_dtype(kind)?.f_to_kind(Kind::Float)?) };
-    let of = Blocks(rows.f_reshape([-1, stored.block_bytes() as i64])?);
-    // Nibbles along an axis, of which all low ones come first.
-    let halves = |bytes: Tensor, axis: i64| -> Result<Tensor> {
-        Ok(Tensor::f_cat(&[bits(&bytes, 0, 4)?, bits(&bytes, 4, 4)?], axis)?)
-    };
-    // The fifth bits of nibbles, from 32.
-    let fifth = |at: i64| -> Result<Tensor> {
-        let flags = shifts(&of.bytes(at..at + 4)?, &BITS, 1, 2)?.f_view([-1, 32])?;
-        scalar::multiply_in_place(flags, 16.0)
-    };
-    Ok(match stored {
-        Stored::F32 => plain(Kind::Float)?,
-        Stored::F16 => plain(Kind::Half)?,
-        Stored::Bf16 => plain(Kind::BFloat16)?,
-        Stored::F8E4m3 => plain(Kind::Float8e4m3fn)?,
-        Stored::F8E5m2 => plain(Kind::Float8e5m2)?,
-        Stored::I8 => plain(Kind::Int8)?,
-        Stored::F4 => {
-            let bytes = rows.f_to_kind(Kind::Float)?;
-            look_up(&shifts(&bytes, &[4, 0], 4, 2)?, &E2M1)?
-        }
-        Stored::Q4_0 => scalar::add(&halves(of.bytes(2..18)?, 1)?, -8.0)?.f_mul_(&of.half(0)?)?,
-        Stored::Q4_1 => halves(of.bytes(4..20)?, 1)?.f_mul_(&of.half(0)?)?.f_add_(&of.half(2)?)?,
-        Stored::Q5_0 => {
-            let codes = halves(of.bytes(6..22)?, 1)?.f_add_(&fifth(2)?)?;
-            scalar::add(&codes, -16.0)?.f_mul_(&of.half(0)?)?
-        }
-        Stored::Q5_1 => {
-            let codes = halves(of.bytes(8..24)?, 1)?.f_add_(&fifth(4)?)?;
-            codes.shallow_clone().f_mul_(&of.half(0)?)?.f_add_(&of.half(2)?)?
-        }
-        Stored::Q8_0 => of.signed(2..34)?.f_mul_(&of.half(0)?)?,
-        Stored::Q2K => {
-            let scales = of.bytes(0..16)?;
-            let factors = bits(&scales, 0, 4)?.f_mul_(&of.half(80)?)?.f_view([-1, 16, 1])?;
-            let minima = bits(&scales, 4, 4)?.f_mul_(&of.half(82)?)?.f_view([-1, 16, 1])?;
-            of.pairs_of_bits(16..80)?.f_mul_(&factors)?.f_sub_(&minima)?
-        }
-        Stored::Q3K => {
-            let low = halves(of.bytes(96..104)?, 1)?;
-            let high = shifts(&of.bytes(104..108)?, &[0, 2, 4, 6], 2, 1)?.f_view([-1, 16])?;
-            let scales = scalar::add(&scalar::multiply_in_place(high, 16.0)?.f_add_(&low)?, -32.0)?;
-            let factors = scales.f_mul(&of.half(108)?)?.f_view([-1, 16, 1])?;
-            let flags = shifts(&of.bytes(0..32)?, &BITS, 1, 1)?.f_view([-1, 16, 16])?;
-            let codes = scalar::multiply_in_place(flags, 4.0)?.f_add_(&of.pairs_of_bits(32..96)?)?;
-            scalar::add(&codes, -4.0)?.f_mul_(&factors)?
-        }
-        Stored::Q4K | Stored::Q5K => {
-            let [scales, minima] = of.scales_and_minima(4)?;
-            let [factor, least] = [of.half(0)?, of.half(2)?].map(|half| half.f_view([-1, 1, 1]));
-            let (factors, minima) = (scales.f_mul(&factor?)?, minima.f_mul(&least?)?);
-            let codes = match stored {
-                Stored::Q4K => of.nibbles(16..144)?,
-                _ => {
-                    let flags = shifts(&of.bytes(16..48)?, &BITS, 1, 1)?;
-                    scalar::multiply_in_place(flags, 16.0)?.f_add_(&of.nibbles(48..176)?)?
-                }
-            };
-            codes.shallow_clone().f_mul_(&factors)?.f_sub_(&minima)?
-        }
-        Stored::Q6K => {
-            let low = shifts(&of.bytes(0..128)?.f_view([-1, 2, 64])?, &[0, 4], 4, 2)?.f_view([-1, 16, 16])?;
-            let high = shifts(&of.bytes(128..192)?.f_view([-1, 2, 32])?, &[0, 2, 4, 6], 2, 2)?;
-            let codes = scalar::multiply_in_place(high.f_view([-1, 16, 16])?, 16.0)?.f_add_(&low)?;
-            let factors = of.signed(192..208)?.f_mul_(&of.half(208)?)?.f_view([-1, 16, 1])?;
-            scalar::add(&codes, -32.0)?.f_mul_(&factors)?
-        }
-        Stored::Iq4Nl => look_up(&halves(of.bytes(2..18)?, 1)?, &NON_LINEAR)?.f_mul_(&of.half(0)?)?,
-        Stored::Iq4Xs => {
-            let low = shifts(&of.bytes(4..8)?, &[0, 4], 4, 2)?.f_view([-1, 8])?;
-            let high = shifts(&of.bytes(2..4)?, &[0, 2, 4, 6], 2, 2)?.f_view([-1, 8])?;
-            let scales = scalar::add(&scalar::multiply_in_place(high, 16.0)?.f_add_(&low)?, -32.0)?;
-            let factors = scales.f_mul(&of.half(0)?)?.f_view([-1, 8, 1])?;
-            let codes = halves(of.bytes(8..136)?.f_view([-1, 8, 16])?, 2)?;
-            look_up(&codes, &NON_LINEAR)?.f_mul_(&factors)?
-        }
-        other => return Err(Error::Torch(format!("values of {other} can't be expanded"))),
-    })
 }
 
 #[cfg(test)]
