@@ -167,6 +167,17 @@ impl Checkpoint {
         Some(shape)
     }
 
+    /// The type that the values of a matrix are expanded from, and true if scales stand beside it.
+    pub fn stored_matrix(&self, name: &str) -> Option<(Stored, bool)> {
+        let stored = self.find_stored(name)?;
+        let layer = name.strip_suffix(".weight").unwrap_or(name);
+        let Some(description) = self.quantization().of(layer) else {
+            return Some((stored, self.undescribed_scale(layer).is_some()));
+        };
+        let row = FORMATS.iter().find(|row| Some(row.0) == description.format.as_deref());
+        Some((row.map_or(stored, |row| row.1), true))
+    }
+
     /// A matrix as it stands in the file, with the scales beside it; axes after the first are taken
     /// together.
     ///
@@ -271,15 +282,19 @@ impl Checkpoint {
 
     /// Scales by the names of older files, or of newer ones that describe nothing.
     fn undescribed(&self, layer: &str, stored: Stored, rows: usize) -> std::result::Result<Scales, String> {
-        let names = [format!("{layer}.scale_weight"), format!("{layer}.weight_scale")];
-        let found = names.iter().find(|name| self.shape(name).is_some());
-        let Some(name) = found else { return Ok(Scales::default()) };
+        let Some(name) = &self.undescribed_scale(layer) else { return Ok(Scales::default()) };
         match stored {
             Stored::F8E4m3 | Stored::F8E5m2 | Stored::I8 => {
                 Ok(Scales { factors: self.factors(name, rows)?, groups: None })
             }
             _ => Err(format!("has scales in {name} and is stored as {stored}, in no format that is described")),
         }
+    }
+
+    /// The name of the scale of a layer that nothing describes, if it is there.
+    fn undescribed_scale(&self, layer: &str) -> Option<String> {
+        let names = [format!("{layer}.scale_weight"), format!("{layer}.weight_scale")];
+        names.into_iter().find(|name| self.shape(name).is_some())
     }
 
     /// One factor, or one for each row.

@@ -213,8 +213,10 @@ const SETTINGS: [&str; 11] = [
     "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL",
 ];
 
-/// The number of the probe's version: measurements of another one are made again.
-const PROBE: u32 = 2;
+/// The numbers of the probe's version for a CPU and for a GPU: measurements of another one are made
+/// again.
+const CPU_PROBE: u32 = 2;
+const GPU_PROBE: u32 = 3;
 
 fn fingerprint(device: Device, facts: &Facts) -> String {
     let first_line = |path| fs::read_to_string(path).ok().and_then(|text| text.lines().next().map(str::to_owned));
@@ -230,9 +232,10 @@ fn fingerprint(device: Device, facts: &Facts) -> String {
         .filter_map(|name| fs::metadata(backend::folder().ok()?.join(name)).ok())
         .map(|file| format!("{}@{}", file.len(), file.mtime()))
         .collect();
+    let probe = if facts.backend == Backend::Cpu { CPU_PROBE } else { GPU_PROBE };
     let settings = SETTINGS.iter().filter_map(|name| Some(format!(", {name}={}", env::var_os(name)?.display())));
     format!(
-        "{} ({:?}, {}, {} units), {} threads, tilewright {} (probe {PROBE}), libtorch {}, {}{}{}",
+        "{} ({:?}, {}, {} units), {} threads, tilewright {} (probe {probe}), libtorch {}, {}{}{}",
         facts.name,
         facts.backend,
         facts.arch,

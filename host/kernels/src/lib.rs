@@ -5,6 +5,7 @@
 //! their speeds.
 
 mod attention;
+mod expansion;
 mod group_norm;
 mod kernels;
 mod measured;
@@ -14,10 +15,11 @@ mod stored;
 mod winograd;
 
 pub use attention::{SCORES, biased_bytes, heads_of_biased, pieces_bytes, plain_bytes, plain_rows, rows_of_pieces};
+pub use expansion::{Expansion, ExpansionRate};
 pub use group_norm::{CPU_PIECE, GPU_PIECE, group_norm_bytes, group_norm_passes};
 pub use kernels::Kernels;
 pub use measured::{Measured, Rate, Scratch, Speed, TRIED};
 pub use packed::{Bytes, Groups, INT8_COLUMNS, InvalidMatrix, Packed, Scales, SharedBytes};
-pub use products::{EXPANDED, EXPANDING_VALUE_BYTES, expanded_rows};
+pub use products::{EXPANDED, expanded_rows, expanding_bytes};
 pub use stored::{Stored, e4m3};
 pub use winograd::{BLOCK, TAPS, winograd_weight_bytes};

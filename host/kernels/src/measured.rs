@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use tilewright_plan::{Backend, Dtype, Layout};
 
+use crate::ExpansionRate;
+
 /// The types that a convolution is tried in, if the device has them.
 pub const TRIED: [Dtype; 4] = [Dtype::F32, Dtype::Tf32, Dtype::Bf16, Dtype::F16];
 
@@ -101,6 +103,9 @@ pub struct Measured {
     /// none if the device has no such products.
     #[serde(default)]
     pub int8_per_product: Option<f64>,
+    /// The speed of expanding packed weights; none of a CPU.
+    #[serde(default)]
+    pub expansion: Option<ExpansionRate>,
 }
 
 impl Measured {
@@ -159,6 +164,7 @@ mod tests {
             hurried: false,
             disturbed: false,
             int8_per_product: None,
+            expansion: None,
         };
         assert_eq!(measured.fast_dtypes(), [Dtype::Bf16, Dtype::F32]);
         // After a hurried measurement, small differences may be noise.

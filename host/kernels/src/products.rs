@@ -9,9 +9,11 @@ use crate::Kernels;
 /// time.
 pub const EXPANDED: i64 = 32 << 20;
 
-/// Bytes for each value that an expansion on a GPU holds at once, its result among them: three
-/// tensors of f32 with as many values, and a sixteenth more for scales.
-pub const EXPANDING_VALUE_BYTES: u64 = 13;
+/// The bytes that an expansion on a GPU holds at once for a number of values, its result among them:
+/// twice the result, of values that are looked up, or codes and bits of codes beside it; and scales.
+pub fn expanding_bytes(values: u64, dtype: Dtype) -> u64 {
+    values.saturating_mul(2 * dtype.bytes() + 2)
+}
 
 /// The rows that a product expands at once.
 pub fn expanded_rows(columns: i64, dtype: Dtype) -> i64 {

@@ -21,7 +21,7 @@ pub use causal::CausalOps;
 pub use error::{Error, Result};
 pub use format::{ComputeFormat, PlanFormat};
 pub use laps::Laps;
-pub use meter::{Costs, Meter, MeterKernel, MeterMatrix, MeterSums, MeterTensor};
+pub use meter::{Costs, Meter, MeterKernel, MeterMatrix, MeterSums, MeterTensor, PackedRows};
 pub use ops::{GroupNorm, Ops, Rows, Store, Window};
 pub use scope::{Listing, Needed, Place, Scope, Source, TokenScope};
 pub use tokens::{Biased, Dense, Gelu, HeadNorm, LayerNorm, TokenOps, TokenSource, root_mean_square_norm};

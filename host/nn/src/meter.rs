@@ -18,7 +18,7 @@ pub use costs::Costs;
 pub(crate) use ledger::Ledger;
 use ledger::Storage;
 use strides::Axes;
-pub use tokens::MeterMatrix;
+pub use tokens::{MeterMatrix, PackedRows};
 
 /// A back end that computes nothing. It counts the bytes that tensors and kernels would hold, and
 /// the time that operations would take.

@@ -6,11 +6,11 @@ mod expansion;
 use std::ops::Range;
 
 use tch::{Device, Kind, Tensor};
-use tilewright_kernels::{Groups, Packed, Stored, e4m3};
+use tilewright_kernels::{Groups, Packed, Stored, e4m3, expanded_rows};
 
 use self::expansion::Operands;
 use crate::{
-    Error, Result,
+    Error, Result, dtype,
     pieces::{Operation, Pieces, part},
     scalar,
 };
@@ -123,6 +123,24 @@ impl DevicePacked {
         let operations = 2.0 * left.numel() as f64 * rows as f64;
         let pieces = Pieces::of(left.device(), kind, of_left_rows, Operation::Product(operations));
         pieces.gather(0, &scaled, &[of_left_rows, rows], multiply).map(Some)
+    }
+
+    /// All rows, expanded, some at a time.
+    ///
+    /// # Errors
+    /// Memory is out.
+    pub fn expand_all(&self, kind: Kind) -> Result<Tensor> {
+        let [rows, columns] = self.shape();
+        if self.scales.is_none() && single_values(self.stored) == Some(kind) {
+            return self.expand(0..rows, kind);
+        }
+        let all = Tensor::f_empty([rows, columns], (kind, self.bytes.device()))?;
+        let step = dtype(kind).map_or(1, |dtype| expanded_rows(columns, dtype));
+        for start in (0..rows).step_by(step as usize) {
+            let of = start..rows.min(start + step);
+            part(&all, 0, &of)?.f_copy_(&self.expand(of, kind)?)?;
+        }
+        Ok(all)
     }
 
     /// Some rows, expanded: in f32, and rounded once to `kind`. Rows that are stored in that type

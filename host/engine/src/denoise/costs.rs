@@ -93,8 +93,8 @@ impl DenoisePrices {
 
     /// Seconds that a processor takes for weights on their way into products: a product of few
     /// tokens reads them from memory, lays them out in its type and reads them again. `stored`
-    /// counts the bytes of blocks, once for each run through the network. On a GPU this goes beside
-    /// the work.
+    /// counts the bytes of blocks, once for each run through the network. A GPU's products read
+    /// them beside the work, and the meter counts their expansion.
     fn reading(&self, plan: &DenoisePlan, format: ComputeFormat, stored: u64) -> f64 {
         if self.device != Device::Cpu {
             return 0.0;

@@ -77,7 +77,7 @@ pub struct TextPrices {
     idle: Vec<WeightKey>,
     /// The store has room for the weights by the leanest plan, so that they can stay in it.
     can_keep: bool,
-    metered: Mutex<HashMap<(Precision, Place), Metered>>,
+    metered: Mutex<HashMap<(Precision, Place, WeightForm), Metered>>,
 }
 
 impl TextPrices {
@@ -208,7 +208,8 @@ impl TextPrices {
 
     /// Seconds of loading, and those that a processor takes in all texts for weights on their way
     /// into products: a product of few tokens reads them from memory, lays them out in its type and
-    /// reads them again. On a GPU this goes beside the work.
+    /// reads them again. A GPU's products read them beside the work, and the meter counts their
+    /// expansion.
     fn weight_seconds(&self, weights: WeightForm, format: ComputeFormat, seat: &Seat) -> Result<(f64, f64)> {
         let stored = self.encoder.stored_bytes as f64;
         let expanded = self.encoder.resident_bytes(format, Residency::Expanded)? as f64;
@@ -244,24 +245,35 @@ impl TextPrices {
     }
 
     /// The result of [`TextPrices::meter`], from the last time if it is the same work.
-    fn metered(&self, precision: Precision, format: ComputeFormat, seat: &Seat) -> Metered {
-        let key = (precision, seat.place);
+    fn metered(&self, plan: &TextPlan, format: ComputeFormat, seat: &Seat) -> Metered {
+        // A processor with products of its own expands as much of either form.
+        let has_products = kernels(seat.device).has_products(format.product_dtype);
+        let weights = if has_products { WeightForm::Packed } else { plan.weights };
+        let key = (plan.precision, seat.place, weights);
         if let Some(known) = self.lock().get(&key) {
             return known.clone();
         }
-        let metered = self.meter(precision, format, seat).map_err(|error| error.to_string());
+        let expands_rows = weights == WeightForm::Packed;
+        let metered = self.meter(plan.precision, format, seat, expands_rows).map_err(|error| error.to_string());
         self.lock().insert(key, metered.clone());
         metered
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<(Precision, Place), Metered>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(Precision, Place, WeightForm), Metered>> {
         self.metered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn meter(&self, precision: Precision, format: ComputeFormat, seat: &Seat) -> Result<(u64, f64)> {
+    fn meter(
+        &self,
+        precision: Precision,
+        format: ComputeFormat,
+        seat: &Seat,
+        expands_rows: bool,
+    ) -> Result<(u64, f64)> {
         let speed = seat.measured.speeds.iter().find(|speed| speed.dtype == precision.dtype());
         let speed = speed.ok_or_else(|| Error::NotOffered(format!("{precision} can't be run on this device")))?;
-        let meter = Meter::new(format, Costs::new(speed, &seat.measured, &kernels(seat.device)));
+        let costs = Costs { expands_rows, ..Costs::new(speed, &seat.measured, &kernels(seat.device)) };
+        let meter = Meter::new(format, costs);
         let mut kept = Vec::new();
         for shape in &self.shapes {
             let states = self.encoder.meter(&meter, *shape, self.left_out)?;
@@ -284,7 +296,7 @@ impl Prices<Text> for TextPrices {
         let words = |error: Error| error.to_string();
         let seat = self.seat(plan.place).map_err(words)?;
         let format = format(plan.precision).map_err(words)?;
-        let (peak, seconds) = self.metered(plan.precision, format, seat)?;
+        let (peak, seconds) = self.metered(plan, format, seat)?;
         let weights = self.weight_bytes(plan).map_err(words)?;
         let (load, reading) = self.weight_seconds(plan.weights, format, seat).map_err(words)?;
         let is_loaded = self.idle.contains(&self.key(plan).map_err(words)?);

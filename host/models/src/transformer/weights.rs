@@ -10,7 +10,7 @@ use std::{
 
 use tilewright_checkpoint::{Checkpoint, Error as FileError, Quantization, Shape, Stored};
 use tilewright_kernels::{INT8_COLUMNS, Packed};
-use tilewright_nn::{Meter, MeterMatrix, Needed, TokenSource};
+use tilewright_nn::{Meter, MeterMatrix, Needed, PackedRows, TokenSource};
 use tilewright_plan::Dtype;
 
 use super::{
@@ -328,6 +328,17 @@ impl TokenSource<Meter> for TransformerFile {
         };
         let integers = [true, false].map(|wanted| parts.iter().any(|part| has_integers(part) == wanted));
         let changes = self.changes.extents_of_matrix(name);
-        Ok(MeterMatrix { extents: shape, piece: most.min(shape[0]), integers, changes })
+        let each = shape[0] / parts.len().max(1) as i64;
+        let packed = parts.iter().filter_map(|part| {
+            let (stored, has_scales) = self.file.stored_matrix(part)?;
+            Some(PackedRows { rows: each, stored, has_scales })
+        });
+        Ok(MeterMatrix {
+            extents: shape,
+            piece: most.min(shape[0]),
+            integers,
+            packed: packed.collect(),
+            changes,
+        })
     }
 }

@@ -1,6 +1,6 @@
 //! The costs of operations on a device that was measured.
 
-use tilewright_kernels::{Kernels, Measured, Rate, Scratch, Speed};
+use tilewright_kernels::{ExpansionRate, Kernels, Measured, Rate, Scratch, Speed};
 use tilewright_plan::{Backend, Dtype};
 
 /// The bytes of a convolution's input, once for each of its taps, from which MIOpen has no kernel
@@ -26,6 +26,8 @@ pub struct Costs {
     /// True if a product expands the rows of a matrix for its turn where it has no kernel for rows
     /// as they are stored; else they are expanded already.
     pub expands_rows: bool,
+    /// The speed of expanding packed rows; none of a CPU, which expands within products.
+    pub expansion: Option<ExpansionRate>,
     /// The rate at which elementwise operations read and write.
     pub bytes_per_second: f64,
     /// The same of group norms, in f32 and in the type of convolutions.
@@ -47,6 +49,7 @@ impl Default for Costs {
             attention_flops_per_second: f64::INFINITY,
             fused_attention: true,
             expands_rows: true,
+            expansion: None,
             bytes_per_second: f64::INFINITY,
             norm_bytes_per_second: [f64::INFINITY; 2],
             kernels: Kernels::default(),
@@ -65,6 +68,7 @@ impl Costs {
             norm_bytes_per_second: [single, Some(speed)]
                 .map(|of| of.and_then(|of| of.norm_bytes_per_second).unwrap_or(measured.bytes_per_second)),
             kernels: *kernels,
+            expansion: measured.expansion.filter(|_| !kernels.on_cpu),
             slow_from: (measured.backend == Backend::Rocm).then_some(MIOPEN_MOST),
             ..speed.into()
         }

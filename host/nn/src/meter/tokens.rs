@@ -1,6 +1,6 @@
 //! Operations on tokens, counted.
 
-use tilewright_kernels::{EXPANDING_VALUE_BYTES, biased_bytes, expanded_rows, pieces_bytes};
+use tilewright_kernels::{Expansion, Stored, biased_bytes, expanded_rows, expanding_bytes, pieces_bytes};
 use tilewright_plan::{Dtype, Products};
 
 use super::{Meter, MeterTensor, check_alike, shape_error};
@@ -16,8 +16,21 @@ pub struct MeterMatrix {
     /// Some of these matrices are stored in a type that has products in 8-bit integers, and some in
     /// one that has none.
     pub integers: [bool; 2],
+    /// The matrices as they are stored.
+    pub packed: Vec<PackedRows>,
     /// Rows and rank of each change; a rank of 0 is a whole matrix.
     pub changes: Vec<[i64; 2]>,
+}
+
+/// A matrix among those of a linear layer, as its file stores it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PackedRows {
+    /// Rows of the matrix.
+    pub rows: i64,
+    /// The type of its values.
+    pub stored: Stored,
+    /// Scales stand beside it.
+    pub has_scales: bool,
 }
 
 impl TokenSource<Meter> for Listing {
@@ -28,7 +41,7 @@ impl TokenSource<Meter> for Listing {
 
     fn matrix(&self, name: &str, shape: [i64; 2]) -> Result<MeterMatrix> {
         self.add(name, &[&shape]);
-        Ok(MeterMatrix { extents: shape, piece: shape[0], integers: [false, true], changes: Vec::new() })
+        Ok(MeterMatrix { extents: shape, piece: shape[0], integers: [false, true], packed: Vec::new(), changes: Vec::new() })
     }
 }
 
@@ -128,12 +141,19 @@ impl TokenOps for Meter {
             self.touch(count * (matrix.piece * dtype.bytes() as i64) as u64);
             return Ok(());
         }
-        // Some rows are expanded, on a GPU by operators that hold their values in f32, and then
+        // Some rows are expanded, on a GPU by operators that hold more beside them, and then
         // multiplied.
         let (at_once, width) = (expanded_rows(columns, dtype).min(matrix.piece), dtype.bytes());
         let values = (at_once * columns) as u64;
-        let expanding = if self.costs.kernels.on_cpu { 0 } else { values * EXPANDING_VALUE_BYTES };
+        let expanding = if self.costs.kernels.on_cpu { 0 } else { expanding_bytes(values, dtype) };
         self.touch(expanding.max(count * at_once as u64 * width) + values * width);
+        if let Some(rate) = self.costs.expansion {
+            for PackedRows { rows, stored, has_scales } in &matrix.packed {
+                let expansion = Expansion::of(*stored, *has_scales, dtype);
+                let goes = (*rows as f64 / expanded_rows(columns, dtype) as f64).ceil();
+                self.spend(rate.seconds(expansion, (rows * columns) as f64, goes));
+            }
+        }
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use tch::{Device, Kind, Tensor};
-use tilewright_kernels::{Packed, Scales, Scratch, Stored, group_norm_passes};
+use tilewright_kernels::{Expansion, Packed, Scales, Scratch, Stored, group_norm_passes};
 use tilewright_plan::{Backend, Dtype, Layout};
 
 use super::{
@@ -17,9 +17,13 @@ use super::{
 use crate::{
     Result, attention, conv2d, copy,
     device::{self, synchronize},
+    device_packed::DevicePacked,
     group_norm, kernels, kind, memory, packed, scalar, to_layout, transfer,
     winograd::{Affine, Rows, Sums, Winograd},
 };
+
+/// The type of the expansion: the most common one of files that people run.
+const EXPANDED: Stored = Stored::Q4K;
 
 /// Values of the elementwise operation: more than caches hold, which are larger on a GPU.
 const VALUES: i64 = 16 << 20;
@@ -157,6 +161,13 @@ impl OnDevice {
                     Ok(output)
                 })
             }
+            Trial::Expansion { rows, columns } => {
+                let shape = [rows, columns].map(|extent| extent as usize);
+                let bytes = vec![1; EXPANDED.bytes(&shape).unwrap_or_default()];
+                let matrix = Packed::new(bytes.into(), EXPANDED, shape, Scales::default())?;
+                let matrix = DevicePacked::new(&matrix, device)?;
+                Box::new(move || matrix.expand(0..rows, Kind::BFloat16))
+            }
             Trial::Elementwise => {
                 let values = fill(device, &[self.values], Dtype::F32)?;
                 Box::new(move || Ok(values.f_silu()?))
@@ -168,6 +179,10 @@ impl OnDevice {
 impl Bench for OnDevice {
     fn has_integers(&self) -> bool {
         kernels(self.device).has_int8_products(Stored::Q8_0)
+    }
+
+    fn expansion(&self) -> Option<Expansion> {
+        (self.device != Device::Cpu).then_some(Expansion::of(EXPANDED, false, Dtype::Bf16))
     }
 
     fn now(&self) -> Duration {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tilewright_kernels::{Measured, Rate, Scratch, Speed, TRIED};
+use tilewright_kernels::{Expansion, ExpansionRate, Measured, Rate, Scratch, Speed, TRIED};
 use tilewright_plan::{Backend, Dtype, Layout};
 
 use crate::{Error, Result};
@@ -33,6 +33,13 @@ const LEAST_RUNS: f64 = 2.0;
 const INTEGERS: Trial = Trial::Integers { tokens: 256, side: 2048 };
 const INTEGERS_TIME: Duration = Duration::from_millis(100);
 
+/// The expansions of packed rows on a GPU: of so few that launches count alone, and of as many as a
+/// product expands at once; and the time that is left for each.
+const FEW_ROWS: i64 = 1;
+const MANY_ROWS: i64 = 4096;
+const EXPANSION_COLUMNS: i64 = 4096;
+const EXPANSION_TIME: Duration = Duration::from_millis(50);
+
 /// One piece of work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Trial {
@@ -50,6 +57,8 @@ pub(super) enum Trial {
     Transfer,
     /// A product of tokens with a square matrix in 8-bit integers.
     Integers { tokens: i64, side: i64 },
+    /// The expansion of packed rows to bf16.
+    Expansion { rows: i64, columns: i64 },
 }
 
 impl Trial {
@@ -60,7 +69,7 @@ impl Trial {
             Trial::Winograd { channels, side, .. } => (8 * channels * channels * side * side) as f64,
             Trial::Attention { tokens, .. } => (4 * tokens * tokens * super::ATTENTION_WIDTH) as f64,
             Trial::Integers { tokens, side } => (2 * tokens * side * side) as f64,
-            Trial::Elementwise | Trial::Norm { .. } | Trial::Transfer => 0.0,
+            Trial::Elementwise | Trial::Norm { .. } | Trial::Transfer | Trial::Expansion { .. } => 0.0,
         }
     }
 }
@@ -89,6 +98,10 @@ pub(super) trait Bench {
     /// True if the device has products in 8-bit integers.
     fn has_integers(&self) -> bool {
         false
+    }
+    /// The expansion of a value by [`Trial::Expansion`]; none if products expand by themselves.
+    fn expansion(&self) -> Option<Expansion> {
+        None
     }
     /// Bytes that [`Trial::Transfer`] moves each way; none if the host's memory is the device's.
     fn transfer_bytes(&self) -> Option<f64> {
@@ -254,16 +267,32 @@ impl<'a, B: Bench> Measurement<'a, B> {
             }
             false => None,
         };
+        let expansion = match self.bench.expansion() {
+            Some(expansion) => Some(self.expansion(expansion)?),
+            None => None,
+        };
         let whole = self.bench.now().saturating_sub(begun);
         Ok(Measured {
             speeds,
             int8_per_product,
+            expansion,
             bytes_per_second,
             transfer_bytes_per_second,
             backend: self.backend,
             hurried: self.hurried,
             disturbed: self.bench.taken() > whole.mul_f64(MOST_TAKEN),
         })
+    }
+
+    fn expansion(&mut self, expansion: Expansion) -> Result<ExpansionRate> {
+        let mut seconds = [0.0; 2];
+        for (seconds, rows) in seconds.iter_mut().zip([FEW_ROWS, MANY_ROWS]) {
+            let trial = Trial::Expansion { rows, columns: EXPANSION_COLUMNS };
+            let until = self.bench.now() + EXPANSION_TIME;
+            (*seconds, _) = self.least(trial, f64::INFINITY, until)?;
+        }
+        let [few, many] = seconds;
+        Ok(ExpansionRate::through(expansion, few, ((MANY_ROWS * EXPANSION_COLUMNS) as f64, many)))
     }
 
     /// The least time of a trial in seconds, and true if the run that warms up is the only one. Up

@@ -171,9 +171,13 @@ impl TokenSource<Torch> for OnDevice<'_> {
                 Ok(Piece::OnDevice(DevicePacked::new(&packed, self.device).map_err(Error::from)?))
             }
             (Residency::Expanded, _) => {
-                let rows = 0..packed.shape()[0];
-                let expanded = packed::expand(&packed, rows, kind(self.format.product_dtype)?).map_err(Error::from)?;
-                Ok(Piece::Expanded(expanded.f_to_device(self.device)?))
+                let kind = kind(self.format.product_dtype)?;
+                let expanded = match self.device {
+                    Device::Cpu => packed::expand(&packed, 0..packed.shape()[0], kind),
+                    // Fewer bytes are copied.
+                    device => DevicePacked::new(&packed, device).and_then(|packed| packed.expand_all(kind)),
+                };
+                Ok(Piece::Expanded(expanded.map_err(Error::from)?))
             }
         });
         let changes = self.weights.changes.of_matrix(name, kind(self.format.product_dtype)?, self.device)?;
