@@ -151,6 +151,29 @@ fn samples_are_those_of_the_cpu() {
     }
 }
 
+/// The prices of both forms are those of one step: products of packed weights expand them again in
+/// each.
+#[test]
+fn weights_that_fit_expanded_are_expanded_once() {
+    let place = Place::new();
+    for transformer in ["sample-flux-gguf-k/flux1-tiny.gguf", "sample-flux-fp8-scaled/flux1-tiny.safetensors"] {
+        let (transformer, conditioning) =
+            (fixture(transformer), fixture("sample-flux-original/conditioning.safetensors"));
+        let base = ["sample", "--transformer", &transformer, "--conditioning", &conditioning, "--size", "64x96"];
+        let base = [&base[..], &["--steps", "1", "--json", "-o", "out.safetensors", "--device", "cuda"]].concat();
+        let record = |arguments: &[&str]| run(&place, ONE, &[&base[..], arguments].concat()).record();
+        let step = |form: &str| {
+            let record = record(&["--set", "precision=f32", "--set", &format!("weights={form}")]);
+            record["estimate"]["step_ms"].as_f64().unwrap()
+        };
+        assert!(step("packed") > 1.5 * step("expanded"), "{transformer}: {} {}", step("packed"), step("expanded"));
+        for objective in ["balanced", "fastest"] {
+            let found = record(&["--policy", "adaptive", "--objective", objective]);
+            assert_eq!(found["plan"]["weights"], "expanded", "{transformer}, {objective}");
+        }
+    }
+}
+
 #[test]
 fn blocks_are_copied_to_a_gpu_for_their_turns() {
     let place = Place::new();

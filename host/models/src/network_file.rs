@@ -7,7 +7,9 @@ mod loaded;
 use std::{fmt::Debug, ops::Deref};
 
 use tilewright_checkpoint::Stored;
+use tilewright_kernels::{Expansion, expanded_rows, expanding_bytes};
 use tilewright_nn::{ComputeFormat, Costs, Listing, Meter, Needed, TokenOps, TokenScope};
+use tilewright_plan::Dtype;
 
 #[cfg(feature = "torch")]
 pub use self::loaded::LoadedNetwork;
@@ -190,6 +192,26 @@ impl<C: AnyConfig> NetworkFile<C> {
         };
         let changes = self.file.changes().elements() * width;
         Ok(self.config.weights()?.iter().map(bytes).sum::<u64>() + changes)
+    }
+
+    /// The most bytes that a device holds beside the weights while they are loaded expanded: a
+    /// matrix as it is stored, and the rows of it that are expanded at once.
+    ///
+    /// # Errors
+    /// Never: nothing is loaded.
+    pub fn expanding_bytes(&self, dtype: Dtype) -> Result<u64> {
+        let file = self.file.file();
+        let of = |part: &String| {
+            let (stored, has_scales) = file.stored_matrix(part)?;
+            let [rows, columns] = <[usize; 2]>::try_from(file.matrix_shape(part)?).ok()?;
+            if Expansion::of(stored, has_scales, dtype) == Expansion::default() {
+                return None;
+            }
+            let at_once = expanded_rows(columns as i64, dtype).min(rows as i64) as u64;
+            Some(stored.bytes(&[rows, columns])? as u64 + expanding_bytes(at_once * columns as u64, dtype))
+        };
+        let of_all = |needed: &Needed| self.file.stored_names(&needed.name).0.iter().filter_map(of).max();
+        Ok(self.config.weights()?.iter().filter_map(of_all).max().unwrap_or_default())
     }
 
     fn is_of_a_block(&self, needed: &Needed) -> bool {

@@ -208,6 +208,14 @@ impl DenoisePrices {
         Ok(all.into_iter().max().unwrap_or_default())
     }
 
+    /// The most bytes beside the weights while they are loaded: a GPU expands them itself.
+    fn expanding_bytes(&self, plan: &DenoisePlan, format: ComputeFormat) -> Result<u64> {
+        match (plan.weights, self.device) {
+            (WeightForm::Expanded, Device::Cuda(_)) => Ok(self.experts[0].expanding_bytes(format.product_dtype)?),
+            _ => Ok(0),
+        }
+    }
+
     /// False if matrices are expanded already and it matters: a processor with products of its own
     /// holds no more for the others.
     fn expands_rows(&self, plan: &DenoisePlan, format: ComputeFormat) -> bool {
@@ -244,6 +252,7 @@ impl Prices<Denoise> for DenoisePrices {
         let expands_rows = self.expands_rows(plan, format);
         let costs = Costs { fused_attention, expands_rows, ..Costs::new(speed, &self.measured, &self.kernels()) };
         let (peak, seconds) = self.metered(format, costs, plan)?;
+        let peak = peak.max(self.expanding_bytes(plan, format).map_err(|error| error.to_string())?);
         let model = &self.model;
         let resident = self.resident_bytes(plan, format).map_err(|error| error.to_string())?;
         let blocks = self.experts[0].block_bytes();
