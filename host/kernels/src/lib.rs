@@ -20,6 +20,6 @@ pub use group_norm::{CPU_PIECE, GPU_PIECE, group_norm_bytes, group_norm_passes};
 pub use kernels::Kernels;
 pub use measured::{Measured, Rate, Scratch, Speed, TRIED};
 pub use packed::{Bytes, Groups, INT8_COLUMNS, InvalidMatrix, Packed, Scales, SharedBytes};
-pub use products::{EXPANDED, expanded_rows, expanding_bytes};
+pub use products::{EXPANDED, FP8_SIDES, expanded_rows, expanding_bytes};
 pub use stored::{Stored, e4m3};
 pub use winograd::{BLOCK, TAPS, winograd_weight_bytes};

@@ -103,6 +103,10 @@ pub struct Measured {
     /// none if the device has no such products.
     #[serde(default)]
     pub int8_per_product: Option<f64>,
+    /// Seconds of a product of two channels and a token in FP8, rounding of the left side included;
+    /// none if the device has no such products.
+    #[serde(default)]
+    pub fp8_per_product: Option<f64>,
     /// The speed of expanding packed weights; none of a CPU.
     #[serde(default)]
     pub expansion: Option<ExpansionRate>,
@@ -164,6 +168,7 @@ mod tests {
             hurried: false,
             disturbed: false,
             int8_per_product: None,
+            fp8_per_product: None,
             expansion: None,
         };
         assert_eq!(measured.fast_dtypes(), [Dtype::Bf16, Dtype::F32]);

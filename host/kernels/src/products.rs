@@ -20,6 +20,10 @@ pub fn expanded_rows(columns: i64, dtype: Dtype) -> i64 {
     (EXPANDED / columns.saturating_mul(dtype.bytes() as i64).max(1)).max(1)
 }
 
+/// The multiple that sides of FP8 products are of (pytorch v2.11.0,
+/// aten/src/ATen/native/cuda/ScaledBlas.cpp).
+pub const FP8_SIDES: i64 = 16;
+
 /// Rows of the matrix in a panel, rows of the left side that are multiplied at once, and rows that
 /// are transposed at once.
 const PANEL: i64 = 64;

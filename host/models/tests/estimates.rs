@@ -37,6 +37,7 @@ fn measured() -> Measured {
         hurried: false,
         disturbed: false,
         int8_per_product: None,
+        fp8_per_product: None,
         expansion: None,
     }
 }

@@ -38,6 +38,7 @@ fn device() -> Measured {
         hurried: false,
         disturbed: false,
         int8_per_product: None,
+        fp8_per_product: None,
         expansion: None,
     }
 }

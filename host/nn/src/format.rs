@@ -17,6 +17,8 @@ pub struct ComputeFormat {
     /// The form of the operands of products with weights that are stored in a type for it; all
     /// others have `product_dtype`.
     pub product_form: Products,
+    /// True if sums of FP8 products are the quick ones, in fewer bits than f32.
+    pub quick_fp8_sums: bool,
     /// The queries that attention of several heads has in memory at once, with their scores; none
     /// if it is fused where the device can.
     pub queries: Option<i64>,
@@ -87,6 +89,7 @@ impl ComputeFormat {
             product_dtype: Dtype::F32,
             tf32: false,
             product_form: Products::Precision,
+            quick_fp8_sums: false,
             queries: None,
             feed_forward_parts: 1,
             layer_dtype: Dtype::F32,

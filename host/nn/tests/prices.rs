@@ -24,6 +24,7 @@ fn measured(backend: Backend, fused_attention: bool) -> Measured {
         hurried: false,
         disturbed: false,
         int8_per_product: None,
+        fp8_per_product: None,
         expansion: None,
     }
 }

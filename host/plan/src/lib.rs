@@ -46,7 +46,7 @@ pub use exchange::Exchange;
 pub use expectation::predict_cost;
 pub use kinds::{Any, AnyPlan, Each, FieldOf, Kind, ModelPart, Stage, VariantOf};
 pub use loss::Loss;
-pub use options::{CONVOLUTION, DIRECT, MOST_OPTIONS, OptionChange, Options, PlanOption, Values};
+pub use options::{CONVOLUTION, DIRECT, FP8_SUMS, MOST_OPTIONS, OptionChange, Options, PlanOption, QUICK, Values};
 pub use outcome::{Attempt, Cost, Failure, Outcome, PoolStatistics, Trial};
 pub use plan::{Layout, Plan, Precision, Release, Space, Tile, Time};
 pub use question::{Capabilities, LEAST_TILE, MOST_AHEAD, MOST_BATCH, Question, UnderWay};

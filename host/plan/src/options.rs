@@ -77,14 +77,28 @@ pub const CONVOLUTION: &str = "convolution";
 /// See [`CONVOLUTION`].
 pub const DIRECT: &str = "direct";
 
+/// The option for the sums of FP8 products, and its value for the quicker ones.
+pub const FP8_SUMS: &str = "fp8-sums";
+/// See [`FP8_SUMS`].
+pub const QUICK: &str = "quick";
+
 /// Every option that this program can carry out, on one device or another.
-const TABLE: &[Row] = &[Row {
-    name: CONVOLUTION,
-    stages: &[Stage::Decode, Stage::Encode],
-    summary: "3×3 convolutions by Winograd's filtering, in memory order channels-last, or directly",
-    words: &["winograd", DIRECT],
-    lossy: false,
-}];
+const TABLE: &[Row] = &[
+    Row {
+        name: CONVOLUTION,
+        stages: &[Stage::Decode, Stage::Encode],
+        summary: "3×3 convolutions by Winograd's filtering, in memory order channels-last, or directly",
+        words: &["winograd", DIRECT],
+        lossy: false,
+    },
+    Row {
+        name: FP8_SUMS,
+        stages: &[Stage::Denoise],
+        summary: "sums of FP8 products in f32, or in the fewer bits of the quick sums that NVIDIA's kernels have",
+        words: &["f32", QUICK],
+        lossy: false,
+    },
+];
 
 impl PlanOption {
     /// The options of a stage that a device has, by their names. Lossy ones are left out unless the

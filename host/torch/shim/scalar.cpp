@@ -7,7 +7,9 @@
 #include <ATen/ops/div.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/scalar_tensor.h>
 
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -25,6 +27,7 @@ at::Tensor compute(int operation, at::Tensor tensor, double first, double second
     case TW_CLAMP_MIN_: return tensor.clamp_min_(first);
     case TW_FILL_: return tensor.fill_(first);
     case TW_DIVIDE: return at::div(tensor, first);
+    case TW_LINE: return at::add(at::scalar_tensor(second, tensor.options().device(at::kCPU)), tensor, first);
     default: TORCH_CHECK(false, "no operation ", operation);
   }
 }
@@ -48,5 +51,13 @@ int tw_length_of_last(const void* tensor, int64_t axes, void** result, char* err
     std::vector<int64_t> last(static_cast<size_t>(axes));
     std::iota(last.begin(), last.end(), -axes);
     *result = new at::Tensor(at::linalg_vector_norm(shared(tensor), 2, last, /*keepdim=*/false, at::kFloat));
+  });
+}
+
+int tw_largest(const void* tensor, void** result, char* error, size_t error_length) noexcept {
+  return guarded(error, error_length, [=] {
+    const double infinity = std::numeric_limits<double>::infinity();
+    *result = new at::Tensor(at::linalg_vector_norm(shared(tensor), infinity, at::OptionalIntArrayRef(), /*keepdim=*/false,
+                                                    at::kFloat));
   });
 }

@@ -14,6 +14,7 @@ enum tw_scalar_operator {
   TW_CLAMP_MIN_ = 4, // at least first, in place
   TW_FILL_ = 5,      // every value first
   TW_DIVIDE = 6,     // tensor / first
+  TW_LINE = 7,       // tensor · first + second
 };
 
 // The result is a new at::Tensor, which is the caller's to free.
@@ -24,5 +25,8 @@ int tw_with_scalar(int operation, const void* tensor, double first, double secon
 // added up in f32.
 int tw_length(const void* tensor, int64_t axis, void** result, char* error, size_t error_length) noexcept;
 int tw_length_of_last(const void* tensor, int64_t axes, void** result, char* error, size_t error_length) noexcept;
+
+// The largest magnitude, without axes; in f32.
+int tw_largest(const void* tensor, void** result, char* error, size_t error_length) noexcept;
 
 }  // extern "C"

@@ -6,7 +6,7 @@ mod expansion;
 use std::ops::Range;
 
 use tch::{Device, Kind, Tensor};
-use tilewright_kernels::{Groups, Packed, Stored, e4m3, expanded_rows};
+use tilewright_kernels::{FP8_SIDES, Groups, Packed, Stored, e4m3, expanded_rows};
 
 use self::expansion::Operands;
 use crate::{
@@ -17,10 +17,6 @@ use crate::{
 
 /// The largest value of FP8 (E4M3).
 const FP8_MOST: f64 = 448.0;
-
-/// Sides of FP8 products are multiples of this (pytorch v2.11.0,
-/// aten/src/ATen/native/cuda/ScaledBlas.cpp).
-const FP8_STEP: i64 = 16;
 
 /// A matrix on a device as its file stores it.
 #[derive(Debug)]
@@ -94,14 +90,15 @@ impl DevicePacked {
 
     /// The product [rows of `left`, rows] with FP8 operands, if the matrix is FP8 (E4M3) with one
     /// scale, and has sides that the kernels take. `left` [rows, columns] in bf16 or f16 is rounded
-    /// to FP8 by one scale, that of its largest value.
+    /// to FP8 by one scale, that of its largest value. Sums are in f32, or in fewer bits
+    /// (`use_fast_accum` of `_scaled_mm`).
     ///
     /// # Errors
     /// The device has no kernels for it; memory is out.
-    pub fn multiply_fp8(&self, left: &Tensor, bias: Option<&Tensor>) -> Result<Option<Tensor>> {
+    pub fn multiply_fp8(&self, left: &Tensor, bias: Option<&Tensor>, quick_sums: bool) -> Result<Option<Tensor>> {
         let [rows, columns] = self.shape();
         let is_plain = self.scales.as_ref().is_none_or(|scales| scales.numel() == 1);
-        if self.stored != Stored::F8E4m3 || !is_plain || rows % FP8_STEP != 0 || columns % FP8_STEP != 0 {
+        if self.stored != Stored::F8E4m3 || !is_plain || rows % FP8_SIDES != 0 || columns % FP8_SIDES != 0 {
             return Ok(None);
         }
         let weight = self.bytes.f_view_dtype(Kind::Float8e4m3fn)?.f_transpose(0, 1)?;
@@ -109,15 +106,17 @@ impl DevicePacked {
             Some(scales) => scales.f_reshape([] as [i64; 0])?,
             None => scalar::full(&[], 1.0, (Kind::Float, left.device()))?,
         };
-        let largest = left.f_abs()?.f_max()?.f_to_kind(Kind::Float)?;
-        let of_left = scalar::clamp_min_in_place(scalar::divide(&largest, FP8_MOST)?, f64::from(f32::MIN_POSITIVE))?;
-        // Division rounds, and FP8 has no infinity to go to.
-        let scaled = scalar::clamp(&left.f_to_kind(Kind::Float)?.f_div(&of_left)?, -FP8_MOST, FP8_MOST)?;
-        let scaled = scaled.f_to_kind(Kind::Float8e4m3fn)?;
+        let largest = scalar::largest(left)?;
+        // Zeros divided by a scale of zero would be NaN.
+        let of_left = scalar::multiply_add(&largest, 1.0 / FP8_MOST, f64::from(f32::MIN_POSITIVE))?;
+        // One operator: the quotient is f32, and is rounded to the type of the output. A quotient
+        // beyond the largest value by its own rounding still goes to that value.
+        let scaled = Tensor::f_empty(left.size(), (Kind::Float8e4m3fn, left.device()))?;
+        let scaled = left.f_div_out(&scaled, &of_left.f_unsqueeze(0)?)?;
         let bias = bias.map(|bias| bias.f_to_kind(left.f_kind()?)).transpose()?;
         let kind = left.f_kind()?;
         let multiply = |part: &Tensor| {
-            Ok(part.f_internal_scaled_mm(&weight, &of_left, &scale, bias.as_ref(), None, kind, false)?)
+            Ok(part.f_internal_scaled_mm(&weight, &of_left, &scale, bias.as_ref(), None, kind, quick_sums)?)
         };
         let of_left_rows = left.size()[0];
         let operations = 2.0 * left.numel() as f64 * rows as f64;
@@ -226,7 +225,7 @@ mod tests {
         let left = (Tensor::arange(7 * columns as i64, (Kind::Float, Device::Cpu)) * 0.37).sin().reshape([7, -1]) * 3.0;
         let left = left.to_kind(Kind::BFloat16);
         let bias = Tensor::arange(rows as i64, (Kind::Float, Device::Cpu));
-        let found = packed.multiply_fp8(&left, Some(&bias)).unwrap().unwrap();
+        let found = packed.multiply_fp8(&left, Some(&bias), false).unwrap().unwrap();
         assert_eq!((found.size(), found.kind()), (vec![7, rows as i64], Kind::BFloat16));
         let scale = f64::try_from(left.abs().max().to_kind(Kind::Float)).unwrap() / FP8_MOST;
         let rounded = (left.to_kind(Kind::Float) / scale).to_kind(Kind::Float8e4m3fn).to_kind(Kind::Float) * scale;
@@ -236,13 +235,15 @@ mod tests {
         let apart = f64::try_from((found.to_kind(Kind::Float) - expected).abs().max()).unwrap();
         // The result is bf16.
         assert!(apart < largest / 200.0, "{apart} of {largest}");
+        let zeros = packed.multiply_fp8(&left.zeros_like(), None, false).unwrap().unwrap();
+        assert_eq!(f64::try_from(zeros.abs().max().to_kind(Kind::Float)).unwrap(), 0.0);
         // Rows of scales, other types and odd sides are left to be expanded.
         for other in [
             matrix(vec![0.5; rows], Stored::F8E4m3, rows),
             matrix(vec![0.5], Stored::F8E5m2, rows),
             matrix(vec![0.5], Stored::F8E4m3, 20),
         ] {
-            assert!(other.multiply_fp8(&left, None).unwrap().is_none());
+            assert!(other.multiply_fp8(&left, None, false).unwrap().is_none());
         }
     }
 }

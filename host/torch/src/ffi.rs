@@ -235,6 +235,7 @@ reporting! {
     fn tw_generator_create(seed: u64, generator: *mut *mut c_void);
     fn tw_generator_draw(generator: *mut c_void, shape: *const i64, axes: i64, result: *mut *mut c_void);
     fn tw_with_scalar(operation: c_int, tensor: *const c_void, first: f64, second: f64, result: *mut *mut c_void);
+    fn tw_largest(tensor: *const c_void, result: *mut *mut c_void);
     fn tw_length(tensor: *const c_void, axis: i64, result: *mut *mut c_void);
     fn tw_length_of_last(tensor: *const c_void, axes: i64, result: *mut *mut c_void);
     fn tw_gpu_fraction(device: c_int, fraction: *mut f64);

@@ -21,6 +21,7 @@ enum Operator {
     ClampMinInPlace = 4,
     FillInPlace = 5,
     Divide = 6,
+    Line = 7,
 }
 
 /// The tensor plus a number.
@@ -45,6 +46,14 @@ pub fn multiply(tensor: &Tensor, number: f64) -> Result<Tensor> {
 /// As [`add`].
 pub fn multiply_in_place(tensor: Tensor, number: f64) -> Result<Tensor> {
     apply(Operator::MultiplyInPlace, &tensor, number, 0.0)
+}
+
+/// The tensor times a number, plus another.
+///
+/// # Errors
+/// As [`add`].
+pub fn multiply_add(tensor: &Tensor, factor: f64, summand: f64) -> Result<Tensor> {
+    apply(Operator::Line, tensor, factor, summand)
 }
 
 /// The tensor divided by a number.
@@ -96,6 +105,15 @@ fn apply(operator: Operator, tensor: &Tensor, first: f64, second: f64) -> Result
     })
 }
 
+/// The largest magnitude, without axes; in f32.
+///
+/// # Errors
+/// As [`add`].
+pub fn largest(tensor: &Tensor) -> Result<Tensor> {
+    // SAFETY: as in `apply`.
+    new_tensor(|result| unsafe { ffi::tw_largest(tensor.as_ptr().cast(), result) })
+}
+
 /// The square root of the sum of squares along an axis, which stays with extent 1; in f32.
 ///
 /// # Errors
@@ -134,6 +152,8 @@ mod tests {
         assert_eq!(values(add(&tensor, 1.0)), [-1.0, 1.5, 4.0]);
         assert_eq!(values(multiply(&tensor, 2.0)), [-4.0, 1.0, 6.0]);
         assert_eq!(values(divide(&tensor, 2.0)), [-1.0, 0.25, 1.5]);
+        assert_eq!(values(multiply_add(&tensor, 2.0, 1.0)), [-3.0, 2.0, 7.0]);
+        assert_eq!(values(largest(&tensor).map(|number| number.unsqueeze(0))), [3.0]);
         assert_eq!(values(clamp(&tensor, -1.0, 1.0)), [-1.0, 0.5, 1.0]);
         assert_eq!(values(multiply_in_place(tensor.copy(), 2.0)), [-4.0, 1.0, 6.0]);
         assert_eq!(values(clamp_min_in_place(tensor.copy(), 0.0)), [0.0, 0.5, 3.0]);

@@ -14,7 +14,8 @@ use tilewright_models::{ComputeFormat, DenoiserConfig, DenoiserFile, transformer
 use tilewright_nn::{Costs, Meter, fuses_attention};
 use tilewright_plan::{
     Attention, Denoise, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRecord, DenoiserModel,
-    Dtype, LEAST_QUERIES, Layout, MOST_BLOCKS_AHEAD, MOST_PARTS, Products, Release, Trial, WeightForm, Work,
+    Dtype, FP8_SUMS, LEAST_QUERIES, Layout, MOST_BLOCKS_AHEAD, MOST_PARTS, PlanOption, Products, QUICK, Release, Stage,
+    Trial, WeightForm, Work,
 };
 use tilewright_torch::{device, kernels};
 
@@ -78,7 +79,11 @@ impl DenoisePrices {
         let is_measured = |dtype: &Dtype| self.measured.speeds.iter().any(|speed| speed.dtype == *dtype);
         let fused = self.format(&DenoisePlan::plain());
         DenoiseCapabilities {
-            options: Vec::new(),
+            options: PlanOption::offered(
+                Stage::Denoise,
+                |name| name == FP8_SUMS && self.has_fp8_products().is_ok(),
+                |_| false,
+            ),
             dtypes: DTYPES.into_iter().filter(is_measured).collect(),
             fp8_products: self.has_fp8_products().is_ok(),
             int8_products: self.has_int8_products().is_ok(),
@@ -165,7 +170,8 @@ impl DenoisePrices {
                 }
             }
         }
-        Ok(ComputeFormat { product_form: plan.products, ..format })
+        let quick_fp8_sums = plan.products == Products::Fp8 && plan.options.is(FP8_SUMS, QUICK);
+        Ok(ComputeFormat { product_form: plan.products, quick_fp8_sums, ..format })
     }
 
     /// Refuses products in 8-bit integers where the processor or the weights have none.

@@ -212,6 +212,7 @@ mod tests {
             hurried: false,
             disturbed: false,
             int8_per_product: None,
+            fp8_per_product: None,
             expansion: None,
         }
     }

@@ -19,6 +19,8 @@ pub struct Costs {
     pub winograd: Option<Rate>,
     /// Seconds of a product of two channels and a token in 8-bit integers.
     pub integers: f64,
+    /// The same in FP8, rounding included.
+    pub fp8: f64,
     /// The rate of attention.
     pub attention_flops_per_second: f64,
     /// True if attention is fused; else it goes in pieces.
@@ -46,6 +48,7 @@ impl Default for Costs {
             plain: Rate::default(),
             winograd: None,
             integers: 0.0,
+            fp8: 0.0,
             attention_flops_per_second: f64::INFINITY,
             fused_attention: true,
             expands_rows: true,
@@ -64,6 +67,7 @@ impl Costs {
         let single = measured.speeds.iter().find(|of| of.dtype == Dtype::F32 && of.layout == speed.layout);
         Self {
             integers: measured.int8_per_product.unwrap_or(speed.plain.per_product),
+            fp8: measured.fp8_per_product.unwrap_or(speed.plain.per_product),
             bytes_per_second: measured.bytes_per_second,
             norm_bytes_per_second: [single, Some(speed)]
                 .map(|of| of.and_then(|of| of.norm_bytes_per_second).unwrap_or(measured.bytes_per_second)),

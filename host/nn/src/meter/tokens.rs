@@ -1,6 +1,6 @@
 //! Operations on tokens, counted.
 
-use tilewright_kernels::{Expansion, Stored, biased_bytes, expanded_rows, expanding_bytes, pieces_bytes};
+use tilewright_kernels::{Expansion, FP8_SIDES, Stored, biased_bytes, expanded_rows, expanding_bytes, pieces_bytes};
 use tilewright_plan::{Dtype, Products};
 
 use super::{Meter, MeterTensor, check_alike, shape_error};
@@ -22,6 +22,15 @@ pub struct MeterMatrix {
     pub changes: Vec<[i64; 2]>,
 }
 
+impl MeterMatrix {
+    /// True if all that it is made of is stored for products in FP8.
+    fn suits_fp8(&self) -> bool {
+        let is_whole = |extent: i64| extent % FP8_SIDES == 0;
+        let suits = |of: &PackedRows| of.stored == Stored::F8E4m3 && is_whole(of.rows) && is_whole(self.extents[1]);
+        !self.packed.is_empty() && self.packed.iter().all(suits)
+    }
+}
+
 /// A matrix among those of a linear layer, as its file stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackedRows {
@@ -41,7 +50,13 @@ impl TokenSource<Meter> for Listing {
 
     fn matrix(&self, name: &str, shape: [i64; 2]) -> Result<MeterMatrix> {
         self.add(name, &[&shape]);
-        Ok(MeterMatrix { extents: shape, piece: shape[0], integers: [false, true], packed: Vec::new(), changes: Vec::new() })
+        Ok(MeterMatrix {
+            extents: shape,
+            piece: shape[0],
+            integers: [false, true],
+            packed: Vec::new(),
+            changes: Vec::new(),
+        })
     }
 }
 
@@ -116,8 +131,11 @@ impl TokenOps for Meter {
         let count = left.axes.count() / columns.max(1) as u64;
         let has_integers =
             self.costs.kernels.has_int8() && self.format.product_form == Products::Int8 && matrix.integers[0];
+        let has_fp8 = !self.costs.kernels.on_cpu && self.format.product_form == Products::Fp8 && matrix.suits_fp8();
         if has_integers && !matrix.integers[1] {
-            self.multiplies_integers(columns, rows, count as i64);
+            self.multiplies_in_form(self.costs.integers, columns, rows, count as i64);
+        } else if has_fp8 {
+            self.multiplies_in_form(self.costs.fp8, columns, rows, count as i64);
         } else {
             self.multiplies(columns, rows, count as i64, 1);
         }
@@ -132,6 +150,11 @@ impl TokenOps for Meter {
             if !matrix.integers[1] {
                 return Ok(());
             }
+        }
+        if has_fp8 {
+            // The left side in FP8, and the product of one matrix before it goes to its place.
+            self.touch(count * (columns + matrix.piece * dtype.bytes() as i64) as u64);
+            return Ok(());
         }
         if self.costs.kernels.has_products(dtype) {
             self.touch(self.costs.kernels.product_scratch_bytes(columns));

@@ -130,7 +130,8 @@ impl Torch {
         packed: &DevicePacked,
         bias: Option<&Tensor>,
     ) -> Result<()> {
-        if self.format.product_form == Products::Fp8 && multiply_fp8(output, left, packed, bias)? {
+        let quick_sums = self.format.quick_fp8_sums;
+        if self.format.product_form == Products::Fp8 && multiply_fp8(output, left, packed, bias, quick_sums)? {
             return Ok(());
         }
         multiply_rows_of(output, left, packed.shape(), bias, &|rows, kind| packed.expand(rows, kind))
@@ -151,11 +152,17 @@ fn multiply_packed(output: &Tensor, left: &Tensor, packed: &Packed, bias: Option
 }
 
 /// A product with operands in FP8, if the matrix has them.
-fn multiply_fp8(output: &Tensor, left: &Tensor, packed: &DevicePacked, bias: Option<&Tensor>) -> Result<bool> {
+fn multiply_fp8(
+    output: &Tensor,
+    left: &Tensor,
+    packed: &DevicePacked,
+    bias: Option<&Tensor>,
+    quick_sums: bool,
+) -> Result<bool> {
     let size = left.size();
     let columns = size.last().copied().unwrap_or_default();
     let flat = left.f_reshape([-1, columns])?;
-    let Some(product) = packed.multiply_fp8(&flat, bias)? else { return Ok(false) };
+    let Some(product) = packed.multiply_fp8(&flat, bias, quick_sums)? else { return Ok(false) };
     output.shallow_clone().f_copy_(&product.f_view_as(output).or_else(|_| product.f_reshape(output.size()))?)?;
     Ok(true)
 }

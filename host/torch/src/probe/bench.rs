@@ -15,7 +15,7 @@ use super::{
     measurement::{Bench, Trial},
 };
 use crate::{
-    Result, attention, conv2d, copy,
+    Error, Result, attention, conv2d, copy,
     device::{self, synchronize},
     device_packed::DevicePacked,
     group_norm, kernels, kind, memory, packed, scalar, to_layout, transfer,
@@ -161,6 +161,18 @@ impl OnDevice {
                     Ok(output)
                 })
             }
+            Trial::Fp8 { tokens, side } => {
+                // Zeros, in any type.
+                let bytes = vec![0; (side * side) as usize];
+                let shape = [side as usize; 2];
+                let matrix = Packed::new(bytes.into(), Stored::F8E4m3, shape, Scales::default())?;
+                let matrix = DevicePacked::new(&matrix, device)?;
+                let left = fill(device, &[tokens, side], Dtype::Bf16)?;
+                Box::new(move || {
+                    let product = matrix.multiply_fp8(&left, None, false)?;
+                    product.ok_or_else(|| Error::Torch("no product in FP8 of sides that suit one".into()))
+                })
+            }
             Trial::Expansion { rows, columns } => {
                 let shape = [rows, columns].map(|extent| extent as usize);
                 let bytes = vec![1; EXPANDED.bytes(&shape).unwrap_or_default()];
@@ -179,6 +191,10 @@ impl OnDevice {
 impl Bench for OnDevice {
     fn has_integers(&self) -> bool {
         kernels(self.device).has_int8_products(Stored::Q8_0)
+    }
+
+    fn has_fp8(&self) -> bool {
+        device::has_fp8_products(self.device)
     }
 
     fn expansion(&self) -> Option<Expansion> {

@@ -29,9 +29,11 @@ const MOST_TAKEN: f64 = 0.1;
 /// Runs of a large trial that there has to be time for: one that warms up and one that counts.
 const LEAST_RUNS: f64 = 2.0;
 
-/// The product in 8-bit integers: 4 ms on two cores of 2023; and the time that is left for it.
+/// The product in 8-bit integers: 4 ms on two cores of 2023; that in FP8, of a GPU; and the time that
+/// is left for either.
 const INTEGERS: Trial = Trial::Integers { tokens: 256, side: 2048 };
-const INTEGERS_TIME: Duration = Duration::from_millis(100);
+const FP8: Trial = Trial::Fp8 { tokens: 4096, side: 4096 };
+const PRODUCTS_TIME: Duration = Duration::from_millis(100);
 
 /// The expansions of packed rows on a GPU: of so few that launches count alone, and of as many as a
 /// product expands at once; and the time that is left for each.
@@ -57,6 +59,8 @@ pub(super) enum Trial {
     Transfer,
     /// A product of tokens with a square matrix in 8-bit integers.
     Integers { tokens: i64, side: i64 },
+    /// A product of tokens with a square matrix in FP8.
+    Fp8 { tokens: i64, side: i64 },
     /// The expansion of packed rows to bf16.
     Expansion { rows: i64, columns: i64 },
 }
@@ -68,7 +72,7 @@ impl Trial {
             Trial::Convolution { channels, side, .. } => (18 * channels * channels * side * side) as f64,
             Trial::Winograd { channels, side, .. } => (8 * channels * channels * side * side) as f64,
             Trial::Attention { tokens, .. } => (4 * tokens * tokens * super::ATTENTION_WIDTH) as f64,
-            Trial::Integers { tokens, side } => (2 * tokens * side * side) as f64,
+            Trial::Integers { tokens, side } | Trial::Fp8 { tokens, side } => (2 * tokens * side * side) as f64,
             Trial::Elementwise | Trial::Norm { .. } | Trial::Transfer | Trial::Expansion { .. } => 0.0,
         }
     }
@@ -97,6 +101,10 @@ pub(super) trait Bench {
     }
     /// True if the device has products in 8-bit integers.
     fn has_integers(&self) -> bool {
+        false
+    }
+    /// True if the device has products in FP8.
+    fn has_fp8(&self) -> bool {
         false
     }
     /// The expansion of a value by [`Trial::Expansion`]; none if products expand by themselves.
@@ -259,22 +267,17 @@ impl<'a, B: Bench> Measurement<'a, B> {
                 speeds.push(self.speed(climb, single, winograd, attention));
             }
         }
-        let int8_per_product = match self.bench.has_integers() {
-            true => {
-                let until = self.bench.now() + INTEGERS_TIME;
-                let (seconds, _) = self.least(INTEGERS, f64::INFINITY, until)?;
-                Some(2.0 * seconds / INTEGERS.operations())
-            }
-            false => None,
-        };
+        let int8_per_product = if self.bench.has_integers() { Some(self.per_product(INTEGERS)?) } else { None };
+        let fp8_per_product = if self.bench.has_fp8() { if_run(self.per_product(FP8))? } else { None };
         let expansion = match self.bench.expansion() {
-            Some(expansion) => Some(self.expansion(expansion)?),
+            Some(expansion) => if_run(self.expansion(expansion))?,
             None => None,
         };
         let whole = self.bench.now().saturating_sub(begun);
         Ok(Measured {
             speeds,
             int8_per_product,
+            fp8_per_product,
             expansion,
             bytes_per_second,
             transfer_bytes_per_second,
@@ -282,6 +285,13 @@ impl<'a, B: Bench> Measurement<'a, B> {
             hurried: self.hurried,
             disturbed: self.bench.taken() > whole.mul_f64(MOST_TAKEN),
         })
+    }
+
+    /// The seconds of a product of two channels and a token.
+    fn per_product(&mut self, trial: Trial) -> Result<f64> {
+        let until = self.bench.now() + PRODUCTS_TIME;
+        let (seconds, _) = self.least(trial, f64::INFINITY, until)?;
+        Ok(2.0 * seconds / trial.operations())
     }
 
     fn expansion(&mut self, expansion: Expansion) -> Result<ExpansionRate> {
@@ -481,6 +491,18 @@ impl<'a, B: Bench> Measurement<'a, B> {
                 Ok(likely)
             }
             None => Ok(likely),
+        }
+    }
+}
+
+/// The result of a trial that the device may have no kernels or no memory for.
+fn if_run<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Ok(result) => Ok(Some(result)),
+        Err(error @ Error::DeviceLost(_)) => Err(error),
+        Err(error) => {
+            tracing::debug!(%error, "the device can't run this trial");
+            Ok(None)
         }
     }
 }

@@ -71,7 +71,11 @@ impl Bench for FakeDevice {
             | Trial::Winograd { dtype, .. }
             | Trial::Attention { dtype, .. }
             | Trial::Norm { dtype, .. } => dtype,
-            Trial::Elementwise | Trial::Transfer | Trial::Integers { .. } | Trial::Expansion { .. } => Dtype::F32,
+            Trial::Elementwise
+            | Trial::Transfer
+            | Trial::Integers { .. }
+            | Trial::Fp8 { .. }
+            | Trial::Expansion { .. } => Dtype::F32,
         };
         let speed = (self.speed)(dtype).ok_or_else(|| crate::Error::Torch("not implemented".into()))?;
         let is_first = self.runs.iter().filter(|run| **run == trial).count() == 1;
