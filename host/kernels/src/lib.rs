@@ -18,7 +18,7 @@ pub use attention::{SCORES, biased_bytes, heads_of_biased, pieces_bytes, plain_b
 pub use expansion::{Expansion, ExpansionRate};
 pub use group_norm::{CPU_PIECE, GPU_PIECE, group_norm_bytes, group_norm_passes};
 pub use kernels::Kernels;
-pub use measured::{Measured, Rate, Scratch, Speed, TRIED};
+pub use measured::{HeadsSpeed, Measured, Rate, Scratch, Speed, TRIED};
 pub use packed::{Bytes, Groups, INT8_COLUMNS, InvalidMatrix, Packed, Scales, SharedBytes};
 pub use products::{EXPANDED, FP8_SIDES, expanded_rows, expanding_bytes};
 pub use stored::{Stored, e4m3};

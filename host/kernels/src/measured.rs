@@ -55,6 +55,16 @@ impl Rate {
     }
 }
 
+/// The speed of fused attention of heads side by side in their tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HeadsSpeed {
+    /// Operations per second, copies included.
+    pub flops_per_second: f64,
+    /// Queries, keys and values are first copied so that each head lies by itself: the device's
+    /// kernel for strided heads is slower than that.
+    pub apart: bool,
+}
+
 /// The speed of convolutions in one type and memory order.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Speed {
@@ -73,6 +83,9 @@ pub struct Speed {
     pub attention_flops_per_second: f64,
     /// True if that attention is fused; else it goes in pieces.
     pub fused_attention: bool,
+    /// Fused attention of several heads, as transformers have it; none if that was not measured.
+    #[serde(default)]
+    pub heads: Option<HeadsSpeed>,
     /// Bytes per second that a group norm reads and writes; none if that was not measured.
     #[serde(default)]
     pub norm_bytes_per_second: Option<f64>,
@@ -156,6 +169,7 @@ mod tests {
             winograd: None,
             attention_flops_per_second: rate,
             fused_attention: true,
+            heads: None,
             norm_bytes_per_second: None,
             scratch: Scratch::default(),
         };

@@ -26,6 +26,7 @@ fn measured() -> Measured {
         winograd: Some(rate),
         attention_flops_per_second: 1e11,
         fused_attention: true,
+        heads: None,
         norm_bytes_per_second: None,
         scratch: Scratch { inputs: 1.0, weights: 1.0, small: 20480 },
     };

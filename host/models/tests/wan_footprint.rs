@@ -25,6 +25,7 @@ fn device() -> Measured {
             .filter(|_| (dtype, layout) == (Dtype::F32, Layout::ChannelsLast) && kernels.has_products(dtype)),
         attention_flops_per_second: 1e11,
         fused_attention: true,
+        heads: None,
         norm_bytes_per_second: None,
         scratch: Scratch::default(),
     };

@@ -22,6 +22,8 @@ pub struct ComputeFormat {
     /// The queries that attention of several heads has in memory at once, with their scores; none
     /// if it is fused where the device can.
     pub queries: Option<i64>,
+    /// True if each head of fused attention is first copied to lie by itself.
+    pub heads_apart: bool,
     /// The number of parts of the tokens that go through a feed-forward layer one after the other.
     pub feed_forward_parts: i64,
     /// The type of norms and sums, and of the tensors between layers.
@@ -91,6 +93,7 @@ impl ComputeFormat {
             product_form: Products::Precision,
             quick_fp8_sums: false,
             queries: None,
+            heads_apart: false,
             feed_forward_parts: 1,
             layer_dtype: Dtype::F32,
             layout: Layout::ChannelsFirst,

@@ -13,6 +13,7 @@ fn measured(backend: Backend, fused_attention: bool) -> Measured {
         winograd: None,
         attention_flops_per_second: 1e13,
         fused_attention,
+        heads: None,
         norm_bytes_per_second: None,
         scratch: Scratch::default(),
     };

@@ -69,7 +69,7 @@ pub fn attend(query: Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
     }
     if query.device() == Device::Cpu && query.f_kind()? == Kind::BFloat16 && packed::has_products(Kind::BFloat16) {
         let (query, key, value) = (query.f_contiguous()?, key.f_contiguous()?, value.f_contiguous()?);
-        multi_head::attend_onto(&query, [&query, &key, &value], 1, false, multi_head::Way::Fused)?;
+        multi_head::attend_onto(&query, [&query, &key, &value], 1, false, multi_head::Way::Fused { apart: false })?;
         return Ok(query);
     }
     let head = |tensor: &Tensor| tensor.f_unsqueeze(1);

@@ -12,7 +12,10 @@ use crate::{Error, Result, attention, ffi, packed, pieces::part, tokens};
 pub enum Way {
     /// In a fused kernel, which has no scores in memory: [`attention::is_fused`] says if a head's
     /// width has one.
-    Fused,
+    Fused {
+        /// Each head is first copied to lie by itself, where libtorch's kernel is used.
+        apart: bool,
+    },
     /// In products, for this number of queries at once; for as many as keep the scores small, if
     /// none is given.
     Pieces(Option<i64>),
@@ -36,7 +39,7 @@ pub fn attend_onto(output: &Tensor, [query, key, value]: [&Tensor; 3], heads: i6
     if !is_sound {
         return Err(Error::Torch(format!("attention of {heads} heads with {shapes:?} onto {:?}", output.size())));
     }
-    if way == Way::Fused
+    if matches!(way, Way::Fused { .. })
         && packed::has_products(output.f_kind()?)
         && [output, query, key, value].into_iter().all(tokens::fits)
     {
@@ -46,6 +49,8 @@ pub fn attend_onto(output: &Tensor, [query, key, value]: [&Tensor; 3], heads: i6
     if let Way::Pieces(step) = way {
         return attend_in_pieces(output, [queries, keys, values], add, step);
     }
+    let apart = |heads: Tensor| if way == (Way::Fused { apart: true }) { heads.f_contiguous() } else { Ok(heads) };
+    let (queries, keys, values) = (apart(queries)?, apart(keys)?, apart(values)?);
     let mut pieces = attention::pieces(&queries, &keys)?;
     while let Some(rows) = pieces.begin()? {
         write(output, &rows, attention::library(&part(&queries, 2, &rows)?, &keys, &values)?, add)?;
@@ -174,7 +179,9 @@ mod tests {
                 let both = random([batch, others, 2 * heads * each]);
                 let (key, value) = (both.narrow(2, 0, heads * each), both.narrow(2, heads * each, heads * each));
                 let output = Tensor::ones([batch, count, heads * each], (kind, Device::Cpu));
-                for way in [Way::Fused, Way::Pieces(None), Way::Pieces(Some(5))] {
+                for way in
+                    [Way::Fused { apart: false }, Way::Fused { apart: true }, Way::Pieces(None), Way::Pieces(Some(5))]
+                {
                     let output = output.copy();
                     attend_onto(&output, [&query, &key, &value], heads, true, way).unwrap();
                     for head in 0..heads {
@@ -189,8 +196,26 @@ mod tests {
                         );
                     }
                 }
-                assert!(attend_onto(&output, [&query, &key, &value], heads + heads * each, false, Way::Fused).is_err());
-                assert!(attend_onto(&output, [&query, &key, &wide.narrow(2, 0, 1)], heads, false, Way::Fused).is_err());
+                assert!(
+                    attend_onto(
+                        &output,
+                        [&query, &key, &value],
+                        heads + heads * each,
+                        false,
+                        Way::Fused { apart: false }
+                    )
+                    .is_err()
+                );
+                assert!(
+                    attend_onto(
+                        &output,
+                        [&query, &key, &wide.narrow(2, 0, 1)],
+                        heads,
+                        false,
+                        Way::Fused { apart: false }
+                    )
+                    .is_err()
+                );
             }
         }
     }

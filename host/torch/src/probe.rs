@@ -45,6 +45,10 @@ const NORM_SIDES: [i64; 2] = [512, 128];
 /// Width of the probe's attention.
 const ATTENTION_WIDTH: i64 = 512;
 
+/// Heads of the probe's attention of several, and the width of each: that of Flux's and WAN's.
+const HEADS: i64 = 8;
+const HEAD_WIDTH: i64 = 128;
+
 /// The largest sample, in values, whose convolution in f32 takes libtorch's own path on a CPU,
 /// which holds nine copies of the input (pytorch v2.11.0, aten/src/ATen/native/Convolution.cpp,
 /// `ConvParams::use_mkldnn`).

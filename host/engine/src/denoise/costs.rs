@@ -149,8 +149,10 @@ impl DenoisePrices {
             Attention::Pieces { queries } => Some(queries.into()),
         };
         let feed_forward_parts = plan.feed_forward.into();
-        let format =
-            ComputeFormat { queries, feed_forward_parts, ..ComputeFormat::new(plan.precision, Layout::ChannelsFirst)? };
+        let format = ComputeFormat::new(plan.precision, Layout::ChannelsFirst)?;
+        let speed = self.measured.speeds.iter().find(|speed| speed.dtype == format.product_dtype);
+        let heads_apart = speed.and_then(|speed| speed.heads).is_some_and(|heads| heads.apart);
+        let format = ComputeFormat { queries, feed_forward_parts, heads_apart, ..format };
         let refused = |reason: &str| Err(Error::NotOffered(reason.into()));
         match plan.products {
             Products::Precision => {}

@@ -201,6 +201,7 @@ mod tests {
             winograd: None,
             attention_flops_per_second: 1e11,
             fused_attention: true,
+            heads: None,
             norm_bytes_per_second: None,
             scratch: Scratch::default(),
         };

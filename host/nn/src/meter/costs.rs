@@ -23,6 +23,10 @@ pub struct Costs {
     pub fp8: f64,
     /// The rate of attention.
     pub attention_flops_per_second: f64,
+    /// The same of fused attention of several heads.
+    pub heads_flops_per_second: f64,
+    /// Each head of fused attention is first copied to lie by itself.
+    pub heads_apart: bool,
     /// True if attention is fused; else it goes in pieces.
     pub fused_attention: bool,
     /// True if a product expands the rows of a matrix for its turn where it has no kernel for rows
@@ -50,6 +54,8 @@ impl Default for Costs {
             integers: 0.0,
             fp8: 0.0,
             attention_flops_per_second: f64::INFINITY,
+            heads_flops_per_second: f64::INFINITY,
+            heads_apart: false,
             fused_attention: true,
             expands_rows: true,
             expansion: None,
@@ -81,7 +87,16 @@ impl Costs {
 
 impl From<&Speed> for Costs {
     fn from(speed: &Speed) -> Self {
-        let Speed { scratch, plain, winograd, attention_flops_per_second, fused_attention, .. } = *speed;
-        Self { scratch, plain, winograd, attention_flops_per_second, fused_attention, ..Self::default() }
+        let Speed { scratch, plain, winograd, attention_flops_per_second, fused_attention, heads, .. } = *speed;
+        Self {
+            scratch,
+            plain,
+            winograd,
+            attention_flops_per_second,
+            heads_flops_per_second: heads.map_or(attention_flops_per_second, |heads| heads.flops_per_second),
+            heads_apart: heads.is_some_and(|heads| heads.apart),
+            fused_attention,
+            ..Self::default()
+        }
     }
 }

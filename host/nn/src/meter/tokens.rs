@@ -245,9 +245,12 @@ impl TokenOps for Meter {
             return Err(shape_error("attention", &shapes));
         }
         let products = 4.0 * batch as f64 * tokens as f64 * others as f64 * width as f64;
-        self.spend(products / self.costs.attention_flops_per_second);
         let queries = self.format().queries;
-        if !self.costs.fused_attention || queries.is_some() {
+        let is_fused = self.costs.fused_attention && queries.is_none();
+        self.spend(
+            products / if is_fused { self.costs.heads_flops_per_second } else { self.costs.attention_flops_per_second },
+        );
+        if !is_fused {
             let each = width / heads;
             self.touch(pieces_bytes(batch * heads, [tokens, others], each, query.dtype, queries));
             return Ok(());
@@ -256,6 +259,7 @@ impl TokenOps for Meter {
             self.touch(self.costs.kernels.heads_scratch_bytes(others, width / heads, batch * heads, query.dtype));
             return Ok(());
         }
+        let _apart = self.hold(if self.costs.heads_apart { query.bytes() + key.bytes() + value.bytes() } else { 0 });
         let _result = self.hold(query.bytes());
         let scratch = match self.costs.kernels.on_cpu {
             true => self.costs.kernels.library_scratch_bytes([tokens, others], width / heads, query.dtype),

@@ -306,7 +306,7 @@ impl TokenOps for Torch {
 
     fn attend_onto(&self, output: &Tensor, [query, key, value]: [&Tensor; 3], heads: i64, add: bool) -> Result<()> {
         let way = match self.format.queries {
-            None if self.fused => multi_head::Way::Fused,
+            None if self.fused => multi_head::Way::Fused { apart: self.format.heads_apart },
             queries => multi_head::Way::Pieces(queries),
         };
         Ok(multi_head::attend_onto(output, [query, key, value], heads, add, way)?)

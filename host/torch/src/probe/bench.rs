@@ -11,14 +11,16 @@ use tilewright_kernels::{Expansion, Packed, Scales, Scratch, Stored, group_norm_
 use tilewright_plan::{Backend, Dtype, Layout};
 
 use super::{
-    ATTENTION_WIDTH, NORM_CHANNELS, NORM_SIDES, backend_of,
+    ATTENTION_WIDTH, HEAD_WIDTH, HEADS, NORM_CHANNELS, NORM_SIDES, backend_of,
     measurement::{Bench, Trial},
 };
 use crate::{
     Error, Result, attention, conv2d, copy,
     device::{self, synchronize},
     device_packed::DevicePacked,
-    group_norm, kernels, kind, memory, packed, scalar, to_layout, transfer,
+    group_norm, kernels, kind, memory,
+    multi_head::{self, Way},
+    packed, scalar, to_layout, transfer,
     winograd::{Affine, Rows, Sums, Winograd},
 };
 
@@ -161,6 +163,14 @@ impl OnDevice {
                     Ok(output)
                 })
             }
+            Trial::Heads { dtype, tokens, apart } => {
+                let all = fill(device, &[1, tokens, HEADS * HEAD_WIDTH], dtype)?;
+                let output = all.f_empty_like()?;
+                Box::new(move || {
+                    multi_head::attend_onto(&output, [&all, &all, &all], HEADS, false, Way::Fused { apart })?;
+                    Ok(output.shallow_clone())
+                })
+            }
             Trial::Fp8 { tokens, side } => {
                 // Zeros, in any type.
                 let bytes = vec![0; (side * side) as usize];
@@ -191,6 +201,10 @@ impl OnDevice {
 impl Bench for OnDevice {
     fn has_integers(&self) -> bool {
         kernels(self.device).has_int8_products(Stored::Q8_0)
+    }
+
+    fn has_heads(&mut self, dtype: Dtype) -> bool {
+        self.device != Device::Cpu && dtype != Dtype::Tf32 && attention::is_fused(self.device, HEAD_WIDTH, dtype)
     }
 
     fn has_fp8(&self) -> bool {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tilewright_kernels::{Expansion, ExpansionRate, Measured, Rate, Scratch, Speed, TRIED};
+use tilewright_kernels::{Expansion, ExpansionRate, HeadsSpeed, Measured, Rate, Scratch, Speed, TRIED};
 use tilewright_plan::{Backend, Dtype, Layout};
 
 use crate::{Error, Result};
@@ -35,6 +35,12 @@ const INTEGERS: Trial = Trial::Integers { tokens: 256, side: 2048 };
 const FP8: Trial = Trial::Fp8 { tokens: 4096, side: 4096 };
 const PRODUCTS_TIME: Duration = Duration::from_millis(100);
 
+/// Tokens of attention of several heads, the time for each way, and how much faster copies have to
+/// make it.
+const HEADS_TOKENS: i64 = 4096;
+const HEADS_TIME: Duration = Duration::from_millis(50);
+const CLEARLY: f64 = 1.1;
+
 /// The expansions of packed rows on a GPU: of so few that launches count alone, and of as many as a
 /// product expands at once; and the time that is left for each.
 const FEW_ROWS: i64 = 1;
@@ -61,6 +67,9 @@ pub(super) enum Trial {
     Integers { tokens: i64, side: i64 },
     /// A product of tokens with a square matrix in FP8.
     Fp8 { tokens: i64, side: i64 },
+    /// Fused attention of several heads side by side in their tokens, each copied first to lie by
+    /// itself or not.
+    Heads { dtype: Dtype, tokens: i64, apart: bool },
     /// The expansion of packed rows to bf16.
     Expansion { rows: i64, columns: i64 },
 }
@@ -72,6 +81,7 @@ impl Trial {
             Trial::Convolution { channels, side, .. } => (18 * channels * channels * side * side) as f64,
             Trial::Winograd { channels, side, .. } => (8 * channels * channels * side * side) as f64,
             Trial::Attention { tokens, .. } => (4 * tokens * tokens * super::ATTENTION_WIDTH) as f64,
+            Trial::Heads { tokens, .. } => (4 * tokens * tokens * super::HEADS * super::HEAD_WIDTH) as f64,
             Trial::Integers { tokens, side } | Trial::Fp8 { tokens, side } => (2 * tokens * side * side) as f64,
             Trial::Elementwise | Trial::Norm { .. } | Trial::Transfer | Trial::Expansion { .. } => 0.0,
         }
@@ -101,6 +111,10 @@ pub(super) trait Bench {
     }
     /// True if the device has products in 8-bit integers.
     fn has_integers(&self) -> bool {
+        false
+    }
+    /// True if attention of several heads in a type is worth measuring both ways.
+    fn has_heads(&mut self, _dtype: Dtype) -> bool {
         false
     }
     /// True if the device has products in FP8.
@@ -231,9 +245,10 @@ impl<'a, B: Bench> Measurement<'a, B> {
         };
 
         let mut speeds = Vec::new();
+        let heads = self.heads(Dtype::F32)?;
         for climb in &single {
             let winograd = winograd.filter(|_| climb.layout == Layout::ChannelsLast);
-            speeds.push(self.speed(climb, None, winograd, attention));
+            speeds.push(self.speed(climb, None, winograd, attention, heads));
         }
         for dtype in tried.into_iter().filter(|dtype| *dtype != Dtype::F32) {
             let mut climbs = Vec::new();
@@ -256,6 +271,7 @@ impl<'a, B: Bench> Measurement<'a, B> {
             } else {
                 self.attention_or(dtype, fastest_of, attention * fastest_of / fastest, until)?
             };
+            let heads = if climbs.iter().all(|climb| climb.hopeless) { None } else { self.heads(dtype)? };
             for climb in &climbs {
                 let single = single.iter().find(|single| single.layout == climb.layout);
                 let filtered = climb.layout == Layout::ChannelsLast && self.bench.has_winograd(dtype);
@@ -264,7 +280,7 @@ impl<'a, B: Bench> Measurement<'a, B> {
                     true => Some(self.winograd(dtype, fastest_of, until)?),
                     false => None,
                 };
-                speeds.push(self.speed(climb, single, winograd, attention));
+                speeds.push(self.speed(climb, single, winograd, attention, heads));
             }
         }
         let int8_per_product = if self.bench.has_integers() { Some(self.per_product(INTEGERS)?) } else { None };
@@ -285,6 +301,23 @@ impl<'a, B: Bench> Measurement<'a, B> {
             hurried: self.hurried,
             disturbed: self.bench.taken() > whole.mul_f64(MOST_TAKEN),
         })
+    }
+
+    /// The faster way of attention of several heads.
+    fn heads(&mut self, dtype: Dtype) -> Result<Option<HeadsSpeed>> {
+        if !self.bench.has_heads(dtype) {
+            return Ok(None);
+        }
+        let mut rates = [0.0; 2];
+        for (rate, apart) in rates.iter_mut().zip([false, true]) {
+            let trial = Trial::Heads { dtype, tokens: HEADS_TOKENS, apart };
+            let until = self.bench.now() + HEADS_TIME;
+            let Some((seconds, _)) = if_run(self.least(trial, f64::INFINITY, until))? else { return Ok(None) };
+            *rate = trial.operations() / seconds;
+        }
+        let [beside, apart] = rates;
+        let is_faster = apart > CLEARLY * beside;
+        Ok(Some(HeadsSpeed { flops_per_second: if is_faster { apart } else { beside }, apart: is_faster }))
     }
 
     /// The seconds of a product of two channels and a token.
@@ -417,6 +450,7 @@ impl<'a, B: Bench> Measurement<'a, B> {
         single: Option<&ConvolutionRuns>,
         winograd: Option<Rate>,
         attention: f64,
+        heads: Option<HeadsSpeed>,
     ) -> Speed {
         let by_single = |single: &ConvolutionRuns| -> Option<(Rate, f64)> {
             // Small convolutions take as long in any type: they say nothing about large ones.
@@ -435,6 +469,7 @@ impl<'a, B: Bench> Measurement<'a, B> {
             winograd,
             attention_flops_per_second: attention,
             fused_attention: self.bench.has_fused_attention(climb.dtype),
+            heads,
             norm_bytes_per_second: climb.norm_bytes_per_second,
             scratch: climb.scratch,
         }

@@ -70,6 +70,7 @@ impl Bench for FakeDevice {
             Trial::Convolution { dtype, .. }
             | Trial::Winograd { dtype, .. }
             | Trial::Attention { dtype, .. }
+            | Trial::Heads { dtype, .. }
             | Trial::Norm { dtype, .. } => dtype,
             Trial::Elementwise
             | Trial::Transfer
