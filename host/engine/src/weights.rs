@@ -64,7 +64,7 @@ impl WeightKey {
             file: file.file().id().clone(),
             part: Part::Transformer { prefix: file.prefix.clone(), loras },
             device,
-            format: ComputeFormat { queries: None, feed_forward_parts: 1, ..format },
+            format: ComputeFormat { queries: None, feed_forward_parts: 1, quick_fp8_sums: false, ..format },
             residency,
         }
     }

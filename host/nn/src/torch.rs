@@ -35,10 +35,11 @@ impl Torch {
         Self { format, device, fused: width.is_some_and(|width| fuses_attention(&format, device, width)) }
     }
 
-    /// Divides attention and feed-forward layers as a format says, of which nothing else differs.
+    /// Divides attention and feed-forward layers, and sums FP8 products, as a format says, of which
+    /// nothing else differs.
     pub fn divide_as(&mut self, format: &ComputeFormat) {
-        self.format =
-            ComputeFormat { queries: format.queries, feed_forward_parts: format.feed_forward_parts, ..self.format };
+        let ComputeFormat { queries, feed_forward_parts, quick_fp8_sums, .. } = *format;
+        self.format = ComputeFormat { queries, feed_forward_parts, quick_fp8_sums, ..self.format };
     }
 }
 

@@ -16,6 +16,9 @@ struct FakeDevice {
     taken_so_far: Duration,
     /// The run at which it is lost.
     lost: usize,
+    /// The factor by which attention of strided heads takes longer than of copied ones; none if
+    /// neither is fused.
+    strided: Option<f64>,
 }
 
 /// Seconds that a run takes beside its operations.
@@ -35,6 +38,7 @@ impl FakeDevice {
             taken: 0.0,
             taken_so_far: Duration::ZERO,
             lost: usize::MAX,
+            strided: None,
         }
     }
 
@@ -84,6 +88,7 @@ impl Bench for FakeDevice {
             // The first run also obtains its memory.
             Trial::Elementwise if is_first => OBTAINING,
             Trial::Elementwise => ELEMENTWISE_RUN,
+            Trial::Heads { apart: false, .. } => self.strided.unwrap_or(1.0) * trial.operations() / speed,
             _ => trial.operations() / speed,
         };
         Ok(self.pass(seconds + WAITING))
@@ -106,6 +111,10 @@ impl Bench for FakeDevice {
 
     fn elementwise_bytes(&self) -> f64 {
         1e8
+    }
+
+    fn has_heads(&mut self, _: Dtype) -> bool {
+        self.strided.is_some()
     }
 }
 
@@ -215,6 +224,21 @@ fn a_type_that_cannot_be_run_is_missing_and_f32_has_to_be_there() {
         FakeDevice::new(|dtype| two_cores(dtype).filter(|_| dtype != Dtype::Bf16), quiet).run_measurement(2.6).unwrap();
     assert!(measured.best(Dtype::Bf16).is_none() && measured.best(Dtype::F16).is_some());
     assert!(FakeDevice::new(|_| None, quiet).run_measurement(2.6).is_err());
+}
+
+#[test]
+fn heads_are_copied_where_strided_ones_are_clearly_slower() {
+    let heads = |strided| {
+        let measured = FakeDevice { strided, ..FakeDevice::new(two_cores, quiet) }.run_measurement(9.0).unwrap();
+        let of = |dtype| measured.speeds.iter().find(|speed| speed.dtype == dtype).unwrap().heads;
+        (of(Dtype::F32), of(Dtype::Bf16))
+    };
+    assert_eq!(heads(None), (None, None));
+    let (single, narrow) = heads(Some(19.0));
+    assert!(single.unwrap().apart && narrow.unwrap().apart);
+    let off = narrow.unwrap().flops_per_second / two_cores(Dtype::Bf16).unwrap();
+    assert!((0.9..=1.0).contains(&off), "{off}");
+    assert!(!heads(Some(1.05)).0.unwrap().apart, "noise");
 }
 
 #[test]
