@@ -5,16 +5,16 @@
 
 mod checkpoints;
 
-use std::{path::Path, sync::LazyLock};
+use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
+use tilewright_fixtures::fixture;
 use tilewright_models::{Checkpoint, ComputeFormat, DenoiserFile, Lora, transformer::Residency};
 
 /// Transformers by their files.
 static TRANSFORMERS: LazyLock<Vec<std::path::PathBuf>> = LazyLock::new(|| {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures");
     ["sample-flux-diffusers/diffusion_pytorch_model", "sample-wan-t2v-diffusers/diffusion_pytorch_model"]
-        .map(|name| fixtures.join(format!("{name}.safetensors")))
+        .map(|name| fixture(format!("{name}.safetensors")))
         .into()
 });
 

@@ -18,7 +18,7 @@ pub fn root() -> PathBuf {
 
 /// A file among the fixtures.
 pub fn fixture(name: &str) -> String {
-    root().join("tests/fixtures").join(name).display().to_string()
+    tilewright_fixtures::fixture(name).display().to_string()
 }
 
 /// The bundled latent and model.

@@ -36,7 +36,10 @@ from networks import check_versions, plain_f32
 from transformer_networks import flux_config, to_original_transformer, to_vae, wan_transformer_config
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-FIXTURES = ROOT / "tests/fixtures"
+sys.path.insert(0, str(ROOT / "tests/fixtures"))
+from pack import unpacked
+
+FIXTURES = unpacked()
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 PLANS = ["f32", "bf16", "mixed-bf16", "f16", "mixed-f16"]
 # In f32, of the largest value; as the end-to-end tests have it.

@@ -24,7 +24,10 @@ from pathlib import Path
 
 from PIL import Image
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fixtures"))
+from pack import unpacked
+
+FIXTURES = unpacked()
 PORT = 8211
 SERVER = f"http://127.0.0.1:{PORT}"
 FOLDERS = {"unet_name": "diffusion_models", "clip_name": "text_encoders", "clip_name1": "text_encoders", "clip_name2": "text_encoders",

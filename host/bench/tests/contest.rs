@@ -10,6 +10,7 @@ use std::{
 use tch::{Kind, Tensor};
 use tilewright_bench::{Contest, Entry, Latents, Rounds, Spelling, Watch, sweep};
 use tilewright_engine::{Machine, Overrides, Probe};
+use tilewright_fixtures::fixture;
 use tilewright_pipeline::Model;
 use tilewright_plan::{
     CostModel, Decision, Dtype, Layout, LearnReport, Objective, Outcome, Plan, Planner, PolicyIdentity, Precision,
@@ -112,8 +113,7 @@ const PATIENT: usize = usize::MAX;
 const ROUNDS: Rounds = Rounds { first_apart: true, warmup: 1, iterations: 2 };
 
 fn vae() -> Model {
-    let path: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/flux-bfl/ae.safetensors");
-    Model::open(&path, Overrides::default()).unwrap()
+    Model::open(&fixture("flux-bfl/ae.safetensors"), Overrides::default()).unwrap()
 }
 
 fn machine() -> Machine {
@@ -216,8 +216,7 @@ fn a_sweep_does_not_count_what_was_run_as_something_else() {
 fn clips_take_turns_and_all_their_frames_are_compared() {
     let _turn = alone();
     let machine = machine();
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/wan21-original/Wan2.1_VAE.safetensors");
-    let vae = Model::open(&path, Overrides::default()).unwrap();
+    let vae = Model::open(&fixture("wan21-original/Wan2.1_VAE.safetensors"), Overrides::default()).unwrap();
     let latents = Latents { batch: 2, channels: 16, height: 8, width: 14, frames: Some(3), seed: 0 };
     let shape: Vec<i64> = latents.shape().into_iter().map(|extent| extent as i64).collect();
     let latents = Tensor::from_slice(&latents.values()).view(&shape[..]);

@@ -7,16 +7,17 @@ use std::{
 };
 
 use tilewright_checkpoint::{Checkpoint, Container, Stored};
+use tilewright_fixtures::fixture;
 
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/pickles").join(name)
+fn stored(name: &str) -> PathBuf {
+    fixture("pickles").join(name)
 }
 
 #[test]
 fn tensors_are_those_that_torch_reads() {
     let mut types = Vec::new();
     let mut count = 0;
-    for entry in fs::read_dir(fixture("")).unwrap() {
+    for entry in fs::read_dir(stored("")).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_none_or(|ending| ending != "pth") {
             continue;
@@ -46,7 +47,7 @@ fn shards_are_pickles_as_well() {
     let at = |name: &str| folder.0.path().join(name);
     let names = ["pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin"];
     for (name, own) in [("alone.pth", names[0]), ("levels.pth", names[1])] {
-        fs::copy(fixture(name), at(own)).unwrap();
+        fs::copy(stored(name), at(own)).unwrap();
     }
     let index = at("pytorch_model.bin.index.json");
     // By their names, and then by an index.
@@ -335,7 +336,7 @@ fn bombs_are_refused_before_they_take_memory() {
 #[test]
 fn files_from_before_archives_that_lie_are_refused() {
     let folder = Folder::new();
-    let whole = fs::read(fixture("strided-legacy.pth")).unwrap();
+    let whole = fs::read(stored("strided-legacy.pth")).unwrap();
     for (length, words) in [
         (whole.len() - 1, "truncated: storage"),
         (whole.len() - 200, "truncated: storage"),
@@ -371,7 +372,7 @@ fn changed_bytes_never_lead_beyond_the_file() {
     let folder = Folder::new();
     let (mut numbers, mut read, mut refused) = (Numbers(0x9e37_79b9_7f4a_7c15), 0, 0);
     for name in ["types.pth", "module.pth", "module-legacy.pth", "strided.pth", "strided-legacy.pth"] {
-        let whole = fs::read(fixture(name)).unwrap();
+        let whole = fs::read(stored(name)).unwrap();
         for _ in 0..400 {
             let mut file = whole.clone();
             for _ in 0..=numbers.below(4) {
@@ -420,7 +421,7 @@ fn a_pickle_whose_end_never_arrived_says_so() {
     assert!(message.contains("all bytes from byte 9000 on are zero: the download broke off"), "{message} {length}");
     // The description comes first in the older format.
     let folder = Folder::new();
-    let mut whole = fs::read(fixture("module-legacy.pth")).unwrap();
+    let mut whole = fs::read(stored("module-legacy.pth")).unwrap();
     whole.truncate(2000);
     whole.resize(8000, 0);
     let message = folder.open(&whole).unwrap_err();

@@ -5,14 +5,15 @@ use std::{collections::BTreeSet, path::PathBuf};
 
 use tch::{Device, Kind, Tensor};
 use tilewright_checkpoint::{Checkpoint, Container, Quantization, Stored};
+use tilewright_fixtures::fixture;
 use tilewright_torch::{device_packed::DevicePacked, packed::expand};
 
-fn fixture(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/quantized").join(name)
+fn stored(name: &str) -> PathBuf {
+    fixture("quantized").join(name)
 }
 
 fn open(name: &str) -> Checkpoint {
-    Checkpoint::open(&fixture(name)).unwrap()
+    Checkpoint::open(&stored(name)).unwrap()
 }
 
 fn values(tensor: &Tensor) -> Vec<f32> {
@@ -130,7 +131,7 @@ fn scaled_kinds_expand_as_comfy_kitchen_does() {
 #[test]
 fn operators_expand_as_the_kernels_do() {
     let mut types = BTreeSet::new();
-    for entry in std::fs::read_dir(fixture("")).unwrap() {
+    for entry in std::fs::read_dir(stored("")).unwrap() {
         let path = entry.unwrap().path();
         let Ok(file) = Checkpoint::open(&path) else { continue };
         for name in file.names() {

@@ -2,8 +2,9 @@
 
 mod scripted;
 
-use scripted::{Quiet, Scripted, cases, fixtures, largest, machine, plan, reference, stored_latent, vae};
+use scripted::{Quiet, Scripted, cases, largest, machine, plan, reference, stored_latent, vae};
 use tilewright_engine::{DecodeJob, Grid};
+use tilewright_fixtures::fixture;
 use tilewright_plan::{Dtype, Layout, Objective, Precision, Space, Tile};
 
 #[test]
@@ -12,7 +13,7 @@ fn blended_decodes_agree_with_numpy_in_batches_and_both_memory_orders() {
     assert!(!blends.is_empty());
     for case in blends {
         let name = case["name"].as_str().unwrap();
-        let vae = vae(&fixtures().join(case["vae"].as_str().unwrap()));
+        let vae = vae(&fixture(case["vae"].as_str().unwrap()));
         let latents = stored_latent(&case);
         let expected = reference(&case);
         let tolerance = 1e-4 * largest(&expected).max(1.0);

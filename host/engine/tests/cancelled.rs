@@ -10,12 +10,13 @@ use std::{
     },
 };
 
-use scripted::{Script, Scripted, alone, fixtures, flux, latent, machine, plan, vae};
+use scripted::{Script, Scripted, alone, flux, latent, machine, plan, vae};
 use tch::{Device, Kind, Tensor};
 use tilewright_engine::{
     Budget, Cancelled, ConditioningTensors, DecodeJob, DenoiseJob, Denoiser, EncodeJob, Error, Observer, Prompt,
     Sampling, StopCheck, TextJob, Texts, WeightStore,
 };
+use tilewright_fixtures::{example, fixture};
 use tilewright_models::{Checkpoint, DenoiserFile, EncoderFile};
 use tilewright_plan::{
     Denoise, DenoisePlan, Dtype, Layout, Objective, Place, Precision, Space, Text, TextPlan, WeightForm,
@@ -70,7 +71,7 @@ fn every_stage_ends_at_the_look_at_which_it_is_cancelled() {
     let _alone = alone();
     let precisions = [Precision::Uniform(Dtype::F32), Precision::Mixed(Dtype::Bf16)];
     let none = WeightStore::new(Budget::Bytes(0));
-    let file = Arc::new(Checkpoint::open_part(&fixtures().join("text-t5"), &[]).unwrap());
+    let file = Arc::new(Checkpoint::open_part(&fixture("text-t5"), &[]).unwrap());
     let encoder = Arc::new(EncoderFile::find_all(&file).unwrap().remove(0));
     let ids: Vec<u32> = (0..64).collect();
     let embedded = [encoder.add_positions(&encoder.embed(&ids).unwrap().unsqueeze(0)).unwrap()];
@@ -84,7 +85,7 @@ fn every_stage_ends_at_the_look_at_which_it_is_cancelled() {
             });
         }
     }
-    let transformer = Checkpoint::open(&fixtures().join("sample-flux-original/flux1-tiny.safetensors")).unwrap();
+    let transformer = Checkpoint::open(&fixture("sample-flux-original/flux1-tiny.safetensors")).unwrap();
     let denoiser = Denoiser::single(DenoiserFile::open(transformer).unwrap()).sharing(&none);
     let sampling = sampling();
     for precision in precisions {
@@ -98,7 +99,7 @@ fn every_stage_ends_at_the_look_at_which_it_is_cancelled() {
         }
     }
     let (decoder, latents) = (flux(), latent([1, 16, 16, 16]));
-    let bundled = vae(&fixtures().join("../../examples/models/flux-tiny/ae.safetensors"));
+    let bundled = vae(&example("models/flux-tiny/ae.safetensors"));
     let pictures = latent([1, 3, 128, 128]);
     for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
         let plan = || Scripted::new([plan(Space::Whole, 1, Precision::Uniform(Dtype::F32), layout)]);

@@ -5,27 +5,27 @@ mod scripted;
 
 use std::{ops::ControlFlow, path::PathBuf};
 
-use scripted::{Hears, Quiet, Scripted, alone, fixtures, is_spared, largest, machine, plan, square};
+use scripted::{Hears, Quiet, Scripted, alone, is_spared, largest, machine, plan, square};
 use tch::{Kind, Tensor};
 use tilewright_engine::{Cancelled, ClipJob, Error, Next, Observer, Overrides, Sink, VideoVaeFile};
+use tilewright_fixtures::{example, fixture};
 use tilewright_plan::{Dtype, Failure, Layout, Objective, Plan, Precision, Space, Tile, Time};
 
 const F32: Precision = Precision::Uniform(Dtype::F32);
 
 fn tiny() -> VideoVaeFile {
-    VideoVaeFile::open(&fixtures().join("wan21-original/Wan2.1_VAE.safetensors"), Overrides::default()).unwrap()
+    VideoVaeFile::open(&fixture("wan21-original/Wan2.1_VAE.safetensors"), Overrides::default()).unwrap()
 }
 
 /// The bundled network, whose activations are those of a trained one.
 fn trained() -> VideoVaeFile {
-    let path: PathBuf = fixtures().join("../../examples/models/wan-tiny/Wan2.1_VAE.safetensors");
+    let path: PathBuf = example("models/wan-tiny/Wan2.1_VAE.safetensors");
     VideoVaeFile::open(&path, Overrides::default()).unwrap()
 }
 
 /// WAN 2.2: shortcuts past whole blocks, and patches of four pixels.
 fn newer() -> VideoVaeFile {
-    VideoVaeFile::open(&fixtures().join("wan22-diffusers/diffusion_pytorch_model.safetensors"), Overrides::default())
-        .unwrap()
+    VideoVaeFile::open(&fixture("wan22-diffusers/diffusion_pytorch_model.safetensors"), Overrides::default()).unwrap()
 }
 
 /// A latent that is the same in every run.

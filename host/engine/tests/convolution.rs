@@ -3,9 +3,10 @@
 
 mod scripted;
 
-use scripted::{Quiet, Scripted, alone, fixtures, latent, machine, plan, vae};
+use scripted::{Quiet, Scripted, alone, latent, machine, plan, vae};
 use tch::{Device, Kind, Tensor};
 use tilewright_engine::{ClipJob, DecodeJob, EncodeJob, MemoryLimit, Overrides, Sink, VideoVaeFile};
+use tilewright_fixtures::example;
 use tilewright_plan::{
     CONVOLUTION, Capabilities, Cost, DIRECT, Dtype, Layout, Objective, Options, Outcome, Plan, Precision, Space, Time,
     Value,
@@ -44,7 +45,7 @@ fn compare(filtered: &Tensor, direct: &Tensor) {
 #[test]
 fn pictures_are_decoded_and_encoded_by_direct_convolutions() {
     let _alone = alone();
-    let vae = vae(&fixtures().join("../../examples/models/flux-tiny/ae.safetensors"));
+    let vae = vae(&example("models/flux-tiny/ae.safetensors"));
     let limit = MemoryLimit { bytes: 1 << 32, counts_weights: true };
     let latents = latent([1, 16, 24, 27]);
     let job = DecodeJob::new(machine(), &vae, &latents, limit, Objective::Balanced).unwrap();
@@ -95,7 +96,7 @@ impl Sink for Frames {
 #[test]
 fn clips_are_decoded_by_direct_convolutions() {
     let _alone = alone();
-    let path = fixtures().join("../../examples/models/wan-tiny/Wan2.1_VAE.safetensors");
+    let path = example("models/wan-tiny/Wan2.1_VAE.safetensors");
     let vae = VideoVaeFile::open(&path, Overrides::default()).unwrap();
     let shape = [1, vae.config.latent_channels as i64, 3, 12, 13];
     let latents = Tensor::arange(shape.iter().product::<i64>(), (Kind::Float, Device::Cpu)) * 0.7;

@@ -5,9 +5,10 @@ mod scripted;
 
 use std::ops::ControlFlow;
 
-use scripted::{Quiet, Scripted, alone, cases, fixtures, flux, is_spared, largest, machine, plan, single, square, vae};
+use scripted::{Quiet, Scripted, alone, cases, flux, is_spared, largest, machine, plan, single, square, vae};
 use tch::{Kind, Tensor};
 use tilewright_engine::{Cancelled, DecodeJob, EncodeJob, Error, Grid, Observer, VaeFile};
+use tilewright_fixtures::{example, fixture};
 use tilewright_models::Checkpoint;
 use tilewright_plan::{Dtype, Failure, Layout, Objective, Plan, Precision, Space, Stage, Tile};
 use tilewright_torch::memory;
@@ -20,7 +21,7 @@ fn picture(shape: [i64; 4]) -> Tensor {
 
 /// The bundled model: ×8, 16 channels.
 fn bundled() -> VaeFile {
-    vae(&fixtures().join("../../examples/models/flux-tiny/ae.safetensors"))
+    vae(&example("models/flux-tiny/ae.safetensors"))
 }
 
 fn job<'a>(vae: &'a VaeFile, pictures: &'a Tensor, limit: u64) -> EncodeJob<'a> {
@@ -92,7 +93,7 @@ fn blended_encodes_are_their_tiles_faded_into_each_other() {
         (bundled(), [1, 3, 192, 160], Tile { height: 64, width: 96, overlap: 0 }),
         (bundled(), [1, 3, 64, 232], Tile { height: 64, width: 64, overlap: 16 }),
         (
-            vae(&fixtures().join("sd15-diffusers/diffusion_pytorch_model.safetensors")),
+            vae(&fixture("sd15-diffusers/diffusion_pytorch_model.safetensors")),
             [1, 3, 70, 54],
             Tile { height: 32, width: 32, overlap: 8 },
         ),
@@ -122,12 +123,12 @@ fn blended_encodes_are_their_tiles_faded_into_each_other() {
 fn whole_encodes_agree_with_diffusers_in_batches() {
     let _alone = alone();
     let only = |path: &str| {
-        let file = Checkpoint::open(&fixtures().join(path)).unwrap();
+        let file = Checkpoint::open(&fixture(path)).unwrap();
         let name = file.names().next().unwrap().to_owned();
         file.load(&name, file.shape(&name).unwrap(), Kind::Float, tch::Device::Cpu).unwrap()
     };
     for case in cases("encodes") {
-        let vae = vae(&fixtures().join(case["vae"].as_str().unwrap()));
+        let vae = vae(&fixture(case["vae"].as_str().unwrap()));
         let pictures = only(case["picture"].as_str().unwrap());
         let expected = only(case["reference"].as_str().unwrap());
         let job = job(&vae, &pictures, 1 << 30);
@@ -295,8 +296,8 @@ fn peaks_are_estimated_before_they_are_measured() {
     ];
     let networks = [
         (bundled(), 160),
-        (vae(&fixtures().join("sdxl-checkpoint/sd_xl_base.safetensors")), 224),
-        (vae(&fixtures().join("sd15-diffusers/diffusion_pytorch_model.safetensors")), 192),
+        (vae(&fixture("sdxl-checkpoint/sd_xl_base.safetensors")), 224),
+        (vae(&fixture("sd15-diffusers/diffusion_pytorch_model.safetensors")), 192),
     ];
     let (mut compared, mut number) = (0, 0);
     let mut wrong = Vec::new();

@@ -5,12 +5,13 @@ mod scripted;
 
 use std::{ops::ControlFlow, path::Path};
 
-use scripted::{Hears, Quiet, Scripted, alone, fixtures, is_spared, largest, machine, plan, square};
+use scripted::{Hears, Quiet, Scripted, alone, is_spared, largest, machine, plan, square};
 use serde_json::Value;
 use tch::{Kind, Tensor};
 use tilewright_engine::{
     Cancelled, ClipEncodeJob, ClipExtents, EncodedClip, Error, Finished, Observer, Overrides, Unfinished, VideoVaeFile,
 };
+use tilewright_fixtures::fixture;
 use tilewright_models::Checkpoint;
 use tilewright_plan::{Dtype, Failure, Layout, Objective, Plan, Precision, Space, Stage, Tile, Time};
 use tilewright_torch::memory;
@@ -18,7 +19,7 @@ use tilewright_torch::memory;
 const F32: Precision = Precision::Uniform(Dtype::F32);
 
 fn vae(path: &str) -> VideoVaeFile {
-    VideoVaeFile::open(&fixtures().join(path), Overrides::default()).unwrap()
+    VideoVaeFile::open(&fixture(path), Overrides::default()).unwrap()
 }
 
 fn tiny() -> VideoVaeFile {
@@ -82,13 +83,13 @@ fn encoded(vae: &VideoVaeFile, clip: &Tensor, plan: Plan) -> Tensor {
 #[test]
 fn encodes_agree_with_diffusers_in_chunks_of_any_size() {
     let _alone = alone();
-    let text = std::fs::read_to_string(fixtures().join("video_cases.json")).unwrap();
+    let text = std::fs::read_to_string(fixture("video_cases.json")).unwrap();
     let all: Value = serde_json::from_str(&text).unwrap();
     let cases = all["encodes"].as_array().unwrap();
     assert!(cases.len() >= 10);
     for case in cases {
         let tensor = |path: &Value, name: &str| {
-            let file = Checkpoint::open(&fixtures().join(Path::new(path.as_str().unwrap()))).unwrap();
+            let file = Checkpoint::open(&fixture(path.as_str().unwrap())).unwrap();
             file.load(name, file.shape(name).unwrap(), Kind::Float, tch::Device::Cpu).unwrap()
         };
         let (clips, expected) = (tensor(&case["clip"], "sample"), tensor(&case["reference"], "latent"));
@@ -320,12 +321,11 @@ fn requests_say_what_can_be_done() {
     }
     assert!(refused(5, 64, 64, 1 << 16).contains("the least is about"));
     // The decoder alone.
-    let text = std::fs::read_to_string(fixtures().join("video_cases.json")).unwrap();
+    let text = std::fs::read_to_string(fixture("video_cases.json")).unwrap();
     let all: Value = serde_json::from_str(&text).unwrap();
     let mut alone = all["cases"].as_array().unwrap().iter().filter(|case| case["encoder"] == false);
     let file = alone.next().expect("a file without an encoder is among the fixtures")["vae"].as_str().unwrap();
-    let error =
-        VideoVaeFile::open(&fixtures().join(file), Overrides::default()).unwrap().encoding().unwrap_err().to_string();
+    let error = VideoVaeFile::open(&fixture(file), Overrides::default()).unwrap().encoding().unwrap_err().to_string();
     assert!(error.contains("no encoder in it"), "{error}");
 }
 

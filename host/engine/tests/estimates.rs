@@ -5,8 +5,9 @@ mod scripted;
 
 use std::time::Duration;
 
-use scripted::{Quiet, Scripted, alone, fixtures, is_spared, latent, machine, plan, square, vae};
+use scripted::{Quiet, Scripted, alone, is_spared, latent, machine, plan, square, vae};
 use tilewright_engine::DecodeJob;
+use tilewright_fixtures::fixture;
 use tilewright_plan::{Dtype, Layout, Objective, Outcome, PoolStatistics, Precision, Record, Space, Tile};
 
 /// Below this, what libraries hold whatever the size is a large part.
@@ -28,7 +29,7 @@ fn peaks_are_estimated_before_they_are_measured() {
     ];
     let (mut compared, mut number) = (0, 0);
     for (file, channels, side) in networks {
-        let vae = vae(&fixtures().join(file));
+        let vae = vae(&fixture(file));
         let scale = vae.config.spatial_scale();
         for samples in [1, 2] {
             let latents = latent([samples, channels, side, side + 3]);
@@ -70,7 +71,7 @@ fn peaks_are_estimated_before_they_are_measured() {
 #[test]
 fn what_was_measured_at_another_size_is_told_as_what_it_makes_likely_here() {
     let _alone = alone();
-    let vae = vae(&fixtures().join("flux-bfl/ae.safetensors"));
+    let vae = vae(&fixture("flux-bfl/ae.safetensors"));
     let (small, large) = (latent([1, 16, 12, 12]), latent([1, 16, 24, 24]));
     let job = |latents| DecodeJob::new(machine(), &vae, latents, 1_u64 << 32, Objective::Balanced).unwrap();
     let whole = plan(Space::Whole, 1, Precision::Uniform(Dtype::F32), Layout::ChannelsFirst);

@@ -5,11 +5,12 @@ mod scripted;
 use std::{ops::ControlFlow, path::Path};
 
 use scripted::{
-    Hears, Quiet, Scripted, alone, cases, fixtures, flux, largest, latent, machine, plan, reference, single, square,
+    Hears, Quiet, Scripted, alone, cases, flux, largest, latent, machine, plan, reference, single, square,
     stored_latent, vae,
 };
 use tch::Tensor;
 use tilewright_engine::{Cancelled, DecodeJob, Error, Observer, VaeFile};
+use tilewright_fixtures::fixture;
 use tilewright_models::Checkpoint;
 use tilewright_plan::{Dtype, Failure, FallbackReason, Layout, Objective, Plan, Precision, Space};
 use tilewright_torch::memory;
@@ -179,7 +180,7 @@ fn a_limit_that_nothing_fits_in_says_the_least_that_does() {
 
 /// A copy of flux-bfl's file with values of one tensor replaced; they are stored in bf16.
 fn damaged(folder: &Path, tensor: &str, value: f32) -> VaeFile {
-    let original = fixtures().join("flux-bfl/ae.safetensors");
+    let original = fixture("flux-bfl/ae.safetensors");
     let path = folder.join("ae.safetensors");
     let mut bytes = std::fs::read(&original).unwrap();
     let file = Checkpoint::open(&original).unwrap();

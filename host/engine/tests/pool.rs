@@ -2,8 +2,9 @@
 
 mod scripted;
 
-use scripted::{Quiet, Scripted, alone, fixtures, latent, machine, plan, square, vae};
+use scripted::{Quiet, Scripted, alone, latent, machine, plan, square, vae};
 use tilewright_engine::DecodeJob;
+use tilewright_fixtures::fixture;
 use tilewright_plan::{Dtype, Layout, Objective, Plan, Precision, Release, Space, Tile};
 
 /// Memory of this process that is in physical pages, in bytes.
@@ -40,7 +41,7 @@ fn decodes() -> impl Iterator<Item = (i64, i64, Plan)> {
 #[test]
 fn decodes_of_changing_sizes_reuse_memory_and_lose_none() {
     let _alone = alone();
-    let vae = vae(&fixtures().join("flux-bfl/ae.safetensors"));
+    let vae = vae(&fixture("flux-bfl/ae.safetensors"));
     let mut after_ten = 0;
     let (mut hits, mut requests) = (0, 0);
     for (index, (height, width, plan)) in decodes().take(200).enumerate() {
@@ -64,7 +65,7 @@ fn decodes_of_changing_sizes_reuse_memory_and_lose_none() {
 #[test]
 fn the_second_decode_finds_what_the_first_one_took() {
     let _alone = alone();
-    let vae = vae(&fixtures().join("flux-bfl/ae.safetensors"));
+    let vae = vae(&fixture("flux-bfl/ae.safetensors"));
     let latents = latent([1, 16, 24, 24]);
     let job = DecodeJob::new(machine(), &vae, &latents, 1_u64 << 32, Objective::Balanced).unwrap();
     for space in [Space::Whole, Space::Exact(Tile { height: 64, width: 192, overlap: 0 }), square(96, 16)] {

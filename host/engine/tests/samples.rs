@@ -2,18 +2,19 @@
 
 mod scripted;
 
-use scripted::{Quiet, Script, alone, fixtures, machine};
+use scripted::{Quiet, Script, alone, machine};
 use tch::{Device, Kind, Tensor};
 use tilewright_engine::{
     Budget, ConditioningTensors, DenoiseJob, Denoiser, Finished, Prompt, Sampled, Sampling, Usage, WeightStore,
 };
+use tilewright_fixtures::fixture;
 use tilewright_models::{Checkpoint, DenoiserFile};
 use tilewright_plan::{Denoise, DenoisePlan, Dtype, Failure, Objective, Precision, WeightForm};
 use tilewright_sampling::{ModelSampling, Sampler};
 use tilewright_torch::memory;
 
 fn file(name: &str) -> DenoiserFile {
-    DenoiserFile::open(Checkpoint::open(&fixtures().join(name)).unwrap()).unwrap()
+    DenoiserFile::open(Checkpoint::open(&fixture(name)).unwrap()).unwrap()
 }
 
 fn flux(store: &WeightStore) -> Denoiser {

@@ -7,15 +7,16 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use scripted::{Quiet, Script, alone, fixtures, machine};
+use scripted::{Quiet, Script, alone, machine};
 use tch::{Device, Kind, Tensor};
 use tilewright_engine::{AnyDecided, AnyFailed, Budget, Cancelled, Error, Observer, TextJob, Texts, WeightStore};
+use tilewright_fixtures::fixture;
 use tilewright_models::{Checkpoint, EncoderFile};
 use tilewright_plan::{Dtype, Failure, Objective, Place, Precision, Stage, Text, TextPlan, WeightForm};
 use tilewright_torch::memory;
 
 fn encoder(name: &str) -> Arc<EncoderFile> {
-    let file = Arc::new(Checkpoint::open_part(&fixtures().join(name), &[]).unwrap());
+    let file = Arc::new(Checkpoint::open_part(&fixture(name), &[]).unwrap());
     Arc::new(EncoderFile::find_all(&file).unwrap().remove(0))
 }
 

@@ -5,12 +5,13 @@ mod scripted;
 
 use std::ops::ControlFlow;
 
-use scripted::{Quiet, Scripted, alone, fixtures, flux, latent, machine, plan, single, square, vae};
+use scripted::{Quiet, Scripted, alone, flux, latent, machine, plan, single, square, vae};
 use tch::{Device, Kind, Tensor};
 use tilewright_engine::{
     Budget, Cancelled, ClipEncodeJob, ClipExtents, ClipJob, DecodeJob, EncodeJob, Error, MemoryLimit, Observer,
     Overrides, Sink, Usage, VideoVaeFile, WeightStore,
 };
+use tilewright_fixtures::{example, fixture};
 use tilewright_plan::{Dtype, Failure, Layout, Objective, Plan, Precision, Record, Space};
 use tilewright_torch::memory;
 
@@ -43,7 +44,7 @@ impl Sink for Nowhere {
 }
 
 fn wan() -> VideoVaeFile {
-    VideoVaeFile::open(&fixtures().join("wan21-original/Wan2.1_VAE.safetensors"), Overrides::default()).unwrap()
+    VideoVaeFile::open(&fixture("wan21-original/Wan2.1_VAE.safetensors"), Overrides::default()).unwrap()
 }
 
 /// A piece of work that gives its record, or its error.
@@ -52,7 +53,7 @@ type Work = Box<dyn Fn(&mut dyn Observer) -> Result<Record, Error>>;
 /// Every kind of work, small, with weights from a store.
 fn works(store: &WeightStore, limit: MemoryLimit) -> Vec<Work> {
     let (pictures, clips) = (flux().sharing(store), wan().sharing(store));
-    let bundled = vae(&fixtures().join("../../examples/models/flux-tiny/ae.safetensors"));
+    let bundled = vae(&example("models/flux-tiny/ae.safetensors"));
     let (encodes, clip_encodes) = (bundled.sharing(store), wan().sharing(store));
     let planner = || Scripted::new([single(Space::Whole)]);
     let objective = Objective::Balanced;

@@ -1,19 +1,16 @@
 //! Pictures and clips that were cut short: each is refused, or is what the whole file is.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::PathBuf};
 
+use tilewright_fixtures::fixture;
 use tilewright_media::{ClipReader, Error, read_picture};
 
-fn fixture(name: &str) -> Vec<u8> {
-    fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/cut").join(name)).unwrap()
+fn whole(name: &str) -> Vec<u8> {
+    fs::read(fixture("cut").join(name)).unwrap()
 }
 
 fn names(ending: &str) -> Vec<String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/cut");
-    let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names = fs::read_dir(fixture("cut")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter(|name| name.ends_with(ending)).collect()
 }
 
@@ -56,7 +53,7 @@ impl Place {
 #[test]
 fn a_picture_that_is_cut_anywhere_is_refused_or_whole() {
     for name in [names(".png"), names(".gif"), names(".webp")].concat() {
-        let (place, bytes) = (Place::new(&name), fixture(&name));
+        let (place, bytes) = (Place::new(&name), whole(&name));
         let whole = place.picture(&bytes).unwrap();
         let mut refused = 0;
         for length in 0..bytes.len() {
@@ -76,7 +73,7 @@ fn a_picture_that_is_cut_anywhere_is_refused_or_whole() {
 #[test]
 fn an_animation_that_is_cut_anywhere_is_refused_or_whole() {
     for name in ["moving.gif", "moving.webp"] {
-        let (place, bytes) = (Place::new(name), fixture(name));
+        let (place, bytes) = (Place::new(name), whole(name));
         let whole = place.frames(&bytes).unwrap();
         assert_eq!(whole.len(), 3);
         for length in 0..bytes.len() {
@@ -92,7 +89,7 @@ fn an_animation_that_is_cut_anywhere_is_refused_or_whole() {
 #[test]
 fn a_webp_whose_rest_is_zero_is_refused() {
     for name in names(".webp") {
-        let (place, mut bytes) = (Place::new(&name), fixture(&name));
+        let (place, mut bytes) = (Place::new(&name), whole(&name));
         let half = bytes.len() / 2;
         bytes[half..].fill(0);
         assert!(place.picture(&bytes).is_err_and(|line| line.contains("zeros: the download broke off")), "{name}");
@@ -102,7 +99,7 @@ fn a_webp_whose_rest_is_zero_is_refused() {
 #[test]
 fn a_jpeg_needs_all_of_its_data_and_nothing_else() {
     for name in names(".jpg") {
-        let (place, bytes) = (Place::new(&name), fixture(&name));
+        let (place, bytes) = (Place::new(&name), whole(&name));
         let whole = place.picture(&bytes).unwrap();
         let data = bytes.len() - 2;
         // Each length near the end, and many of the others.
@@ -139,7 +136,7 @@ fn a_jpeg_needs_all_of_its_data_and_nothing_else() {
 #[test]
 fn an_animation_with_zeros_in_it_is_no_shorter_clip() {
     for name in ["moving.webp"] {
-        let (place, bytes) = (Place::new(name), fixture(name));
+        let (place, bytes) = (Place::new(name), whole(name));
         let count = place.frames(&bytes).unwrap().len();
         for from in [bytes.len() * 2 / 5, bytes.len() * 3 / 5] {
             for to in [bytes.len(), bytes.len() * 4 / 5] {
@@ -156,7 +153,7 @@ fn an_animation_with_zeros_in_it_is_no_shorter_clip() {
 #[test]
 fn an_animated_png_is_not_taken_for_its_first_frame() {
     let name = names(".png").remove(0);
-    let (place, bytes) = (Place::new("a.png"), fixture(&name));
+    let (place, bytes) = (Place::new("a.png"), whole(&name));
     let with = |frames: u32| {
         let chunk = [&b"acTL"[..], &frames.to_be_bytes(), &[0; 4]].concat();
         let sum = crc32(&chunk).to_be_bytes();
@@ -178,7 +175,7 @@ fn crc32(bytes: &[u8]) -> u32 {
 
 #[test]
 fn data_that_are_no_codes_are_said() {
-    let (place, mut bytes) = (Place::new("a.jpg"), fixture("baseline-444.jpg"));
+    let (place, mut bytes) = (Place::new("a.jpg"), whole("baseline-444.jpg"));
     let scan = bytes.windows(2).position(|pair| pair == [0xff, 0xda]).unwrap() + 14;
     // Ones alone are a prefix of no code.
     for place in (scan + 20..scan + 60).step_by(2) {
@@ -188,7 +185,7 @@ fn data_that_are_no_codes_are_said() {
     let line = place.picture(&bytes).unwrap_err();
     assert!(line.ends_with("its data are damaged: copy or download it again"), "{line}");
     // A second size behind the one that was checked, and scans without end.
-    let bytes = fixture("progressive-444.jpg");
+    let bytes = whole("progressive-444.jpg");
     let segment = |marker: u8| {
         let start = bytes.windows(2).position(|pair| pair == [0xff, marker]).unwrap();
         let length = usize::from(u16::from_be_bytes([bytes[start + 2], bytes[start + 3]]));

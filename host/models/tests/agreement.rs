@@ -6,36 +6,33 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
+use tilewright_fixtures::fixture;
 use tilewright_models::{
     Checkpoint, ComputeFormat, Family, HalfConfig, Identity, Latent, Scaling,
     kl::{Config, Decoder},
 };
 use tilewright_plan::{Dtype, Layout, Precision};
 
-fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures")
-}
-
 fn cases() -> Vec<Value> {
-    let text = std::fs::read_to_string(fixtures().join("cases.json")).unwrap();
+    let text = std::fs::read_to_string(fixture("cases.json")).unwrap();
     let all: Value = serde_json::from_str(&text).unwrap();
     all["cases"].as_array().unwrap().clone()
 }
 
 fn reference(case: &Value) -> Tensor {
-    let file = Checkpoint::open(&fixtures().join(case["reference"].as_str().unwrap())).unwrap();
+    let file = Checkpoint::open(&fixture(case["reference"].as_str().unwrap())).unwrap();
     let shape = file.shape("sample").unwrap().to_vec();
     file.load("sample", &shape, Kind::Float, Device::Cpu).unwrap()
 }
 
 fn decode(case: &Value, precision: Precision, layout: Layout, band: Option<u32>) -> Tensor {
     let _no_grad = tch::no_grad_guard();
-    let file = Checkpoint::open(&fixtures().join(case["vae"].as_str().unwrap())).unwrap();
+    let file = Checkpoint::open(&fixture(case["vae"].as_str().unwrap())).unwrap();
     let identity = Identity::of_decoder(&file).unwrap();
     let config = Config::read(&file, &identity).unwrap();
     let several = case["tensors"].as_u64().unwrap() > 1;
     let tensor = case["tensor"].as_str().filter(|_| several);
-    let mut latent = Latent::read(&fixtures().join(case["latent"].as_str().unwrap()), tensor).unwrap();
+    let mut latent = Latent::read(&fixture(case["latent"].as_str().unwrap()), tensor).unwrap();
     latent.check(&config).unwrap();
     if case["scaled"].as_bool().unwrap() {
         latent.unscale(&Scaling::Factor { factor: config.scaling.unwrap(), shift: config.shift }).unwrap();
@@ -128,7 +125,7 @@ fn half_and_mixed_decodes_stay_near_f32() {
 fn files_are_told_apart_by_their_contents() {
     for case in cases() {
         let name = case["name"].as_str().unwrap();
-        let file = Checkpoint::open(&fixtures().join(case["vae"].as_str().unwrap())).unwrap();
+        let file = Checkpoint::open(&fixture(case["vae"].as_str().unwrap())).unwrap();
         let identity = Identity::of_decoder(&file).unwrap();
         let config = Config::read(&file, &identity).unwrap();
         assert_eq!(identity.layout.to_string(), case["layout"].as_str().unwrap(), "{name}");
@@ -159,7 +156,7 @@ fn a_family_that_the_tensors_rule_out_is_refused() {
         ("sdxl-checkpoint/sd_xl_base.safetensors", &["sdxl"], "sdxl"),
         ("flux-bfl/ae.safetensors", &["flux", "sd3"], "flux or sd3"),
     ] {
-        let file = Checkpoint::open(&fixtures().join(name)).unwrap();
+        let file = Checkpoint::open(&fixture(name)).unwrap();
         let identity = Identity::of_decoder(&file).unwrap();
         for said in ["sd", "sdxl", "sd3", "flux", "kl", "wan-2.1", "wan-2.2"] {
             let checked = identity.check_family(&file, said.parse::<Family>().unwrap());

@@ -10,15 +10,12 @@ use std::{
 
 use serde_json::{Value, json};
 use tch::Device;
+use tilewright_fixtures::fixture;
 use tilewright_models::{
     Checkpoint, ComputeFormat, HalfConfig, Identity,
     kl::{Config, Decoder},
 };
 use tilewright_plan::{Dtype, Layout, Precision};
-
-fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures")
-}
 
 /// A fixture's header and data, to be changed and written elsewhere.
 struct Draft {
@@ -27,8 +24,8 @@ struct Draft {
 }
 
 impl Draft {
-    fn of(fixture: &str) -> Self {
-        let bytes = std::fs::read(fixtures().join(fixture)).unwrap();
+    fn of(name: &str) -> Self {
+        let bytes = std::fs::read(fixture(name)).unwrap();
         let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
         let header = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
         Self { header, data: bytes[8 + length..].to_vec() }

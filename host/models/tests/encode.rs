@@ -6,25 +6,22 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
+use tilewright_fixtures::{example, fixture};
 use tilewright_models::{
     Checkpoint, ComputeFormat, Error, HalfConfig, Identity,
     kl::{Config, Encoder, EncoderConfig},
 };
 use tilewright_plan::{Dtype, Layout, Precision};
 
-fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures")
-}
-
 fn cases() -> Vec<Value> {
-    let text = std::fs::read_to_string(fixtures().join("cases.json")).unwrap();
+    let text = std::fs::read_to_string(fixture("cases.json")).unwrap();
     let all: Value = serde_json::from_str(&text).unwrap();
     all["encodes"].as_array().unwrap().clone()
 }
 
 /// The only tensor of a file.
 fn only(path: &str) -> Tensor {
-    let file = Checkpoint::open(&fixtures().join(path)).unwrap();
+    let file = Checkpoint::open(&fixture(path)).unwrap();
     let name = file.names().next().unwrap().to_owned();
     let shape = file.shape(&name).unwrap().to_vec();
     file.load(&name, &shape, Kind::Float, Device::Cpu).unwrap()
@@ -37,7 +34,7 @@ fn open(path: &Path) -> (Checkpoint, Identity) {
 }
 
 fn encoder(vae: &str, precision: Precision, layout: Layout) -> Encoder {
-    let (file, identity) = open(&fixtures().join(vae));
+    let (file, identity) = open(&fixture(vae));
     let config = EncoderConfig::read(&file, &identity).unwrap();
     let format = ComputeFormat::new(precision, layout).unwrap();
     Encoder::load(&file, &identity, &config, format, Device::Cpu).unwrap()
@@ -100,7 +97,7 @@ fn half_and_mixed_encodes_stay_near_f32() {
 fn architectures_are_read_off_names_and_shapes() {
     for case in cases() {
         let name = case["name"].as_str().unwrap();
-        let (file, identity) = open(&fixtures().join(case["vae"].as_str().unwrap()));
+        let (file, identity) = open(&fixture(case["vae"].as_str().unwrap()));
         let config = EncoderConfig::read(&file, &identity).unwrap();
         let widths: Vec<u64> = config.down_blocks.iter().map(|block| block.channels as u64).collect();
         let expected: Vec<u64> =
@@ -122,14 +119,14 @@ fn architectures_are_read_off_names_and_shapes() {
 #[test]
 fn the_bundled_model_gives_its_own_pictures_back() {
     let _no_grad = tch::no_grad_guard();
-    let path = fixtures().join("../../examples/models/flux-tiny/ae.safetensors");
+    let path = example("models/flux-tiny/ae.safetensors");
     let (file, identity) = open(&path);
     let format = ComputeFormat::new(Precision::Uniform(Dtype::F32), Layout::ChannelsLast).unwrap();
     let config = Config::read(&file, &identity).unwrap();
     let decoder = tilewright_models::kl::Decoder::load(&file, &identity, &config, format, Device::Cpu).unwrap();
     let encoder = EncoderConfig::read(&file, &identity).unwrap();
     let encoder = Encoder::load(&file, &identity, &encoder, format, Device::Cpu).unwrap();
-    let latent = tilewright_models::Latent::read(&fixtures().join("../../examples/latents/astronaut.latent"), None);
+    let latent = tilewright_models::Latent::read(&example("latents/astronaut.latent"), None);
     let latent = latent.unwrap().pictures().unwrap();
     let picture = decoder.forward(&latent, None, &mut |_| Ok(())).unwrap().clamp(-1.0, 1.0);
     let back = encoder.forward(&picture, &mut |_| Ok(())).unwrap();
@@ -163,7 +160,7 @@ fn what_cannot_be_encoded_is_refused_by_name() {
 
 /// The header of a fixture with some change, and its data, in a folder.
 fn changed(folder: &Path, vae: &str, change: impl Fn(&mut serde_json::Map<String, Value>)) -> PathBuf {
-    let bytes = std::fs::read(fixtures().join(vae)).unwrap();
+    let bytes = std::fs::read(fixture(vae)).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let mut header = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
     change(&mut header);
@@ -185,7 +182,7 @@ fn files_without_a_sound_encoder_are_refused_by_name() {
             .and_then(|config| Encoder::load(&file, &identity, &config, format, Device::Cpu).map(drop));
         loaded.unwrap_err().to_string()
     };
-    let alone = refusal(&fixtures().join("flux-bfl/ae.safetensors"));
+    let alone = refusal(&fixture("flux-bfl/ae.safetensors"));
     assert!(alone.contains("no encoder in it: only the decoder's part is there; give the whole VAE"), "{alone}");
 
     let rename = |from: &str, to: &str| {

@@ -1,8 +1,9 @@
 //! Estimates for a device that is described and not there: they are the same on every machine, with
 //! libtorch and without it.
 
-use std::{path::PathBuf, sync::Arc};
+use std::sync::Arc;
 
+use tilewright_fixtures::fixture;
 use tilewright_kernels::{Kernels, Measured, Rate, Scratch, Speed};
 use tilewright_models::{
     Checkpoint, ComputeFormat, EncoderFile, HalfConfig, Identity, Metered, PlanFormat, kl, wan_vae,
@@ -11,8 +12,7 @@ use tilewright_nn::{Costs, Meter};
 use tilewright_plan::{Backend, Dtype, Layout, Precision};
 
 fn opened(name: &str) -> Checkpoint {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name);
-    Checkpoint::open_part(&path, &[]).unwrap()
+    Checkpoint::open_part(&fixture(name), &[]).unwrap()
 }
 
 /// A processor that was measured in f32 and bf16, channels-last.

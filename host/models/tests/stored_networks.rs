@@ -9,6 +9,7 @@ use std::{
 
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
+use tilewright_fixtures::fixture;
 use tilewright_models::{BlockChoice, Checkpoint, ComputeFormat, DenoiserFile, Inputs, transformer::Residency};
 
 /// Tensors by their names: the type as safetensors spells it, the shape, and the bytes.
@@ -18,10 +19,6 @@ const FLUX: &str = "sample-flux-original/flux1-tiny.safetensors";
 const WAN: &str = "sample-wan-t2v-original/wan-tiny.safetensors";
 /// 24 wide, by diffusers' names.
 const NARROW_WAN: &str = "sample-wan-t2v-diffusers/diffusion_pytorch_model.safetensors";
-
-fn fixture(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name)
-}
 
 fn bytes_of(tensor: &Tensor) -> Vec<u8> {
     let flat = tensor.contiguous().flatten(0, -1).view_dtype(Kind::Uint8);

@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc};
 
 use serde::Deserialize;
 use tch::{Device, Tensor};
+use tilewright_fixtures::fixture;
 use tilewright_models::{
     Checkpoint, ComputeFormat, EncoderConfig, EncoderFile, EncoderKind, EncoderStates, transformer::Residency,
 };
@@ -24,17 +25,13 @@ struct Lists {
     lists: Vec<List>,
 }
 
-fn folder(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name)
-}
-
 fn lists(name: &str) -> Vec<List> {
-    let text = fs::read_to_string(folder(name).join("tokens.json")).unwrap();
+    let text = fs::read_to_string(fixture(name).join("tokens.json")).unwrap();
     serde_json::from_str::<Lists>(&text).unwrap().lists
 }
 
 fn reference(name: &str, file: &str) -> BTreeMap<String, Tensor> {
-    Tensor::read_safetensors(folder(name).join(file)).unwrap().into_iter().collect()
+    Tensor::read_safetensors(fixture(name).join(file)).unwrap().into_iter().collect()
 }
 
 fn encoders(path: PathBuf) -> Vec<EncoderFile> {
@@ -71,7 +68,7 @@ fn row(states: &Tensor, ids: &[u32], end: u32) -> Tensor {
 #[test]
 fn clips_vision_sees_as_transformers_does() {
     let name = "text-clip-vision";
-    let file = Arc::new(Checkpoint::open_part(&folder(name), &[]).unwrap());
+    let file = Arc::new(Checkpoint::open_part(&fixture(name), &[]).unwrap());
     let encoder = EncoderFile::find_vision(&file).unwrap();
     encoder.check().unwrap();
     let pixels = &reference(name, "pixels.safetensors")["pixel_values"];
@@ -85,7 +82,7 @@ fn clips_vision_sees_as_transformers_does() {
     // Neither kind is taken for the other.
     let error = EncoderFile::find_all(&file).unwrap_err().to_string();
     assert!(error.contains("not a text encoder that can be run"), "{error}");
-    let text = Arc::new(Checkpoint::open_part(&folder("text-clip-l"), &[]).unwrap());
+    let text = Arc::new(Checkpoint::open_part(&fixture("text-clip-l"), &[]).unwrap());
     let error = EncoderFile::find_vision(&text).unwrap_err().to_string();
     assert!(error.contains("not a vision encoder that can be run"), "{error}");
 }
@@ -99,7 +96,7 @@ fn clip_encodes_as_transformers_does() {
         ("text-clip-l-single", "clip_l.safetensors"),
         ("text-sd15", "v1-5-tiny.safetensors"),
     ] {
-        let encoder = only(folder(name).join(file));
+        let encoder = only(fixture(name).join(file));
         let of = if name == "text-clip-l-unprefixed" { "text-clip-l" } else { name };
         let expected = reference(of, "reference.safetensors");
         let end = encoder.config.vocabulary() as u32 - 1;
@@ -119,11 +116,11 @@ fn clip_encodes_as_transformers_does() {
 
 #[test]
 fn a_checkpoint_may_hold_two_encoders() {
-    let mut found = encoders(folder("text-sdxl").join("sd_xl_tiny.safetensors"));
+    let mut found = encoders(fixture("text-sdxl").join("sd_xl_tiny.safetensors"));
     found.sort_by_key(|encoder| encoder.config.kind());
     let kinds: Vec<EncoderKind> = found.iter().map(|encoder| encoder.config.kind()).collect();
     assert_eq!(kinds, [EncoderKind::Clip, EncoderKind::OpenClip]);
-    let text = fs::read_to_string(folder("text-sdxl").join("tokens.json")).unwrap();
+    let text = fs::read_to_string(fixture("text-sdxl").join("tokens.json")).unwrap();
     let ids: BTreeMap<String, serde_json::Value> = serde_json::from_str(&text).unwrap();
     let expected = reference("text-sdxl", "reference.safetensors");
     let of = |key: &str| -> Vec<u32> { serde_json::from_value(ids[key]["lists"][0]["ids"].clone()).unwrap() };
@@ -179,7 +176,7 @@ fn t5_and_umt5_encode_as_transformers_does() {
         ),
     ];
     for (name, file, expected, kind) in cases {
-        let encoder = only(folder(name).join(file));
+        let encoder = only(fixture(name).join(file));
         assert_eq!(encoder.config.kind(), kind, "{name}/{file}");
         let expected = reference(name, expected);
         for list in lists(name) {
@@ -198,7 +195,7 @@ fn t5_and_umt5_encode_as_transformers_does() {
 
 #[test]
 fn ids_beyond_the_vocabulary_are_refused() {
-    let encoder = only(folder("text-t5"));
+    let encoder = only(fixture("text-t5"));
     let error = encoder.embed(&[0, 4_000_000_000]).unwrap_err().to_string();
     assert!(error.contains("shared.weight") && error.contains("row 4000000000"), "{error}");
     let EncoderConfig::T5(config) = &encoder.config else { panic!("{:?}", encoder.config) };

@@ -4,21 +4,16 @@
 
 #![cfg(feature = "torch")]
 
-use std::path::PathBuf;
-
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
+use tilewright_fixtures::fixture;
 use tilewright_models::{
     BlockChoice, Checkpoint, ComputeFormat, DenoiserFile, Error, Inputs, LoadedDenoiser, Lora, LoraFit,
     transformer::Residency,
 };
 
-fn fixtures() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures")
-}
-
 fn list(file: &str, what: &str) -> Vec<Value> {
-    let text = std::fs::read_to_string(fixtures().join(file)).unwrap();
+    let text = std::fs::read_to_string(fixture(file)).unwrap();
     let all: Value = serde_json::from_str(&text).unwrap();
     all[what].as_array().unwrap().clone()
 }
@@ -28,7 +23,7 @@ fn strings(list: &Value) -> Vec<&str> {
 }
 
 fn open(path: &Value) -> Checkpoint {
-    Checkpoint::open(&fixtures().join(path.as_str().unwrap())).unwrap()
+    Checkpoint::open(&fixture(path.as_str().unwrap())).unwrap()
 }
 
 fn tensor(file: &Checkpoint, name: &str) -> Option<Tensor> {
@@ -53,7 +48,7 @@ impl Case {
             let mut file = DenoiserFile::open(open(path)).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(Some(file.parameters), case["parameters"].as_u64(), "{}", case["name"]);
             for lora in case["loras"].as_array().into_iter().flatten() {
-                let path = fixtures().join(lora["path"].as_str().unwrap());
+                let path = fixture(lora["path"].as_str().unwrap());
                 let opened = Lora::open(&path, lora["strength"].as_f64().unwrap()).unwrap();
                 assert!(opened.notes.is_empty(), "{}: {:?}", case["name"], opened.notes);
                 let fit = file.add(opened.for_expert(expert).unwrap());
@@ -207,7 +202,7 @@ fn factors_in_settings_lead_where_diffusers_and_peft_do() {
 #[test]
 fn each_expert_gets_its_own_half_of_a_file_for_both() {
     let _no_grad = tch::no_grad_guard();
-    let text = std::fs::read_to_string(fixtures().join("lora_settings_cases.json")).unwrap();
+    let text = std::fs::read_to_string(fixture("lora_settings_cases.json")).unwrap();
     let all: Value = serde_json::from_str(&text).unwrap();
     let case = &all["experts"];
     let (of, reference) = (Case::new(case, Residency::Mapped), open(&case["reference"]));
@@ -224,7 +219,7 @@ fn loras_that_cannot_be_applied_are_refused_by_name() {
     let refusals = list("lora_cases.json", "refusals");
     assert!(refusals.len() >= 10);
     for refusal in refusals {
-        let path = fixtures().join(refusal["path"].as_str().unwrap());
+        let path = fixture(refusal["path"].as_str().unwrap());
         let mut file = DenoiserFile::open(open(&refusal["transformer"])).unwrap();
         let lora = Checkpoint::open(&path).map_err(Into::into).and_then(|file| Lora::read(file, 1.0));
         let error = lora.and_then(|lora| file.add(lora)).unwrap_err().to_string();

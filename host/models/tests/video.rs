@@ -7,18 +7,15 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
+use tilewright_fixtures::fixture;
 use tilewright_models::{
     Checkpoint, ComputeFormat, DecoderConfig, HalfConfig, Identity, Latent,
     wan_vae::{Clip, Config, Decoder, Spread},
 };
 use tilewright_plan::{Dtype, Layout, Precision};
 
-fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures")
-}
-
 fn cases() -> Vec<Value> {
-    let text = std::fs::read_to_string(fixtures().join("video_cases.json")).unwrap();
+    let text = std::fs::read_to_string(fixture("video_cases.json")).unwrap();
     let all: Value = serde_json::from_str(&text).unwrap();
     all["cases"].as_array().unwrap().clone()
 }
@@ -33,18 +30,18 @@ struct Case {
 
 impl Case {
     fn open(case: &Value, precision: Precision, layout: Layout) -> Self {
-        let file = Checkpoint::open(&fixtures().join(case["vae"].as_str().unwrap())).unwrap();
+        let file = Checkpoint::open(&fixture(case["vae"].as_str().unwrap())).unwrap();
         let identity = Identity::of_decoder(&file).unwrap();
         let config = Config::read(&file, &identity).unwrap();
         let tensor = case["tensor"].as_str().filter(|_| case["tensors"].as_u64().unwrap() > 1);
-        let mut latent = Latent::read(&fixtures().join(case["latent"].as_str().unwrap()), tensor).unwrap();
+        let mut latent = Latent::read(&fixture(case["latent"].as_str().unwrap()), tensor).unwrap();
         latent.check(&config).unwrap();
         if case["scaled"].as_bool().unwrap() {
             latent.unscale(&config.scaling().unwrap()).unwrap();
         }
         let format = ComputeFormat::new(precision, layout).unwrap();
         let decoder = Decoder::load(&file, &identity, &config, format, Device::Cpu).unwrap();
-        let reference = Checkpoint::open(&fixtures().join(case["reference"].as_str().unwrap())).unwrap();
+        let reference = Checkpoint::open(&fixture(case["reference"].as_str().unwrap())).unwrap();
         let shape = reference.shape("sample").unwrap().to_vec();
         let mut expected = reference.load("sample", &shape, Kind::Float, Device::Cpu).unwrap();
         if expected.dim() == 4 {
@@ -113,7 +110,7 @@ fn whole_clips_agree_with_diffusers_in_both_memory_orders() {
 /// WAN 2.1's decoder with the last convolution's channels four times each, as those of twice the
 /// size have them, and with another bias for each pixel of a square.
 fn upscaling(path: &Path, offsets: [f32; 4]) {
-    let file = std::fs::read(fixtures().join("wan21-original/Wan2.1_VAE.safetensors")).unwrap();
+    let file = std::fs::read(fixture("wan21-original/Wan2.1_VAE.safetensors")).unwrap();
     let length = u64::from_le_bytes(*file.first_chunk().unwrap()) as usize;
     let mut header: serde_json::Map<String, Value> = serde_json::from_slice(&file[8..8 + length]).unwrap();
     let mut data = Vec::new();

@@ -7,24 +7,21 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
+use tilewright_fixtures::fixture;
 use tilewright_models::{
     Checkpoint, ComputeFormat, HalfConfig, Identity,
     wan_vae::{Encoder, EncoderConfig, EncoderState},
 };
 use tilewright_plan::{Dtype, Layout, Precision};
 
-fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures")
-}
-
 fn cases() -> Vec<Value> {
-    let text = std::fs::read_to_string(fixtures().join("video_cases.json")).unwrap();
+    let text = std::fs::read_to_string(fixture("video_cases.json")).unwrap();
     let all: Value = serde_json::from_str(&text).unwrap();
     all["encodes"].as_array().unwrap().clone()
 }
 
 fn tensor(path: &Value, name: &str) -> Tensor {
-    let file = Checkpoint::open(&fixtures().join(path.as_str().unwrap())).unwrap();
+    let file = Checkpoint::open(&fixture(path.as_str().unwrap())).unwrap();
     let shape = file.shape(name).unwrap().to_vec();
     file.load(name, &shape, Kind::Float, Device::Cpu).unwrap()
 }
@@ -32,7 +29,7 @@ fn tensor(path: &Value, name: &str) -> Tensor {
 fn encoder(case: &Value, precision: Precision, layout: Layout) -> Encoder {
     // Networks this small take longer with several threads than with one.
     tch::set_num_threads(1);
-    let file = Checkpoint::open(&fixtures().join(case["vae"].as_str().unwrap())).unwrap();
+    let file = Checkpoint::open(&fixture(case["vae"].as_str().unwrap())).unwrap();
     let identity = Identity::of(&file);
     let config = EncoderConfig::read(&file, &identity).unwrap();
     config.check_weights(&file, &identity).unwrap();

@@ -7,6 +7,7 @@ mod wan_header;
 use std::path::Path;
 
 use serde_json::{Value, json};
+use tilewright_fixtures::fixture;
 use tilewright_models::{
     Checkpoint, ComputeFormat, DecoderConfig, Error, Family, FileLayout, HalfConfig, Identity, Inspection, Kind,
     Latent, Result,
@@ -111,14 +112,12 @@ fn a_prefix_and_a_file_without_encoder_are_understood() {
 
 #[test]
 fn diffusers_networks_are_read_as_it_made_them() {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
-    let cases: Value =
-        serde_json::from_str(&std::fs::read_to_string(fixtures.join("video_cases.json")).unwrap()).unwrap();
+    let cases: Value = serde_json::from_str(&std::fs::read_to_string(fixture("video_cases.json")).unwrap()).unwrap();
     let cases = cases["cases"].as_array().unwrap();
     assert!(cases.len() >= 18);
     for case in cases {
         let name = case["name"].as_str().unwrap();
-        let file = Checkpoint::open(&fixtures.join(case["vae"].as_str().unwrap())).unwrap();
+        let file = Checkpoint::open(&fixture(case["vae"].as_str().unwrap())).unwrap();
         let (identity, config) = read(&file).unwrap();
         let layout = if case["layout"] == "original" { FileLayout::WanOriginal } else { FileLayout::Diffusers };
         assert_eq!(identity.layout, layout, "{name}");
@@ -143,7 +142,7 @@ fn diffusers_networks_are_read_as_it_made_them() {
 
         let several = case["tensors"].as_u64().unwrap() > 1;
         let tensor = case["tensor"].as_str().filter(|_| several);
-        let latent = Latent::read(&fixtures.join(case["latent"].as_str().unwrap()), tensor).unwrap();
+        let latent = Latent::read(&fixture(case["latent"].as_str().unwrap()), tensor).unwrap();
         latent.check(&config).unwrap();
         let frames = latent.extents().frames;
         assert_eq!(json!([frames, config.frames(frames)]), json!([case["latent_frames"], case["frames"]]), "{name}");

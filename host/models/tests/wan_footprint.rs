@@ -2,9 +2,8 @@
 
 #![cfg(feature = "torch")]
 
-use std::path::Path;
-
 use tch::{Device, Kind, Tensor};
+use tilewright_fixtures::fixture;
 use tilewright_kernels::{Measured, Rate, Scratch, Speed};
 use tilewright_models::{
     Checkpoint, HalfConfig, Identity, Metered, PlanFormat,
@@ -50,13 +49,12 @@ fn the_state_is_as_large_as_was_estimated() {
     // These networks are too small to share out.
     tilewright_torch::set_threads(1);
     let kernels = kernels(Device::Cpu);
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
     for name in [
         "wan21-original/Wan2.1_VAE.safetensors",
         "wan21-three-levels/Wan2.1_VAE.safetensors",
         "wan22-diffusers/diffusion_pytorch_model.safetensors",
     ] {
-        let file = Checkpoint::open(&fixtures.join(name)).unwrap();
+        let file = Checkpoint::open(&fixture(name)).unwrap();
         let identity = Identity::of_decoder(&file).unwrap();
         let config = Config::read(&file, &identity).unwrap();
         for dtype in [Dtype::F32, Dtype::Bf16] {

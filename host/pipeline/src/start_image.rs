@@ -292,16 +292,18 @@ impl SampleModel {
 mod tests {
     use std::{collections::HashMap, path::PathBuf};
 
+    use tilewright_fixtures::fixture;
+
     use super::*;
 
-    fn fixture(name: &str) -> PathBuf {
-        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/text-clip-vision").join(name)
+    fn picture(name: &str) -> PathBuf {
+        fixture("text-clip-vision").join(name)
     }
 
     #[test]
     fn pictures_are_prepared_as_both_references_do() {
         let prepared: HashMap<String, Tensor> =
-            Tensor::read_safetensors(fixture("prepared.safetensors")).unwrap().into_iter().collect();
+            Tensor::read_safetensors(picture("prepared.safetensors")).unwrap().into_iter().collect();
         // ComfyUI's are with its crop of the middle, which the others don't have.
         for (name, convention) in [
             ("37x23", Convention::Diffusers),
@@ -310,7 +312,7 @@ mod tests {
             ("64x64", Convention::ComfyUi),
         ] {
             let ending = if convention == Convention::ComfyUi { ".comfyui" } else { "" };
-            let image = StartImage::open(&fixture(&format!("{name}.png")), convention).unwrap();
+            let image = StartImage::open(&picture(&format!("{name}.png")), convention).unwrap();
             let apart = (image.seen(28).unwrap() - &prepared[&format!("{name}{ending}")]).abs();
             // A value between two bytes may be rounded to the other one.
             let (largest, mean) = (apart.max().double_value(&[]), apart.mean(Kind::Float).double_value(&[]));
@@ -320,7 +322,7 @@ mod tests {
 
     #[test]
     fn a_first_frame_is_all_of_the_picture_or_its_middle() {
-        let open = |convention| StartImage::open(&fixture("50x91.png"), convention).unwrap();
+        let open = |convention| StartImage::open(&picture("50x91.png"), convention).unwrap();
         for convention in [Convention::ComfyUi, Convention::Diffusers] {
             let same = open(convention).first_frame([50, 91]).unwrap();
             assert_eq!(same.size(), [3, 91, 50]);

@@ -304,6 +304,7 @@ mod tests {
     use std::{cell::Cell, fs, path::Path};
 
     use serde_json::Value;
+    use tilewright_fixtures::fixture;
 
     use super::*;
 
@@ -317,8 +318,7 @@ mod tests {
     }
 
     fn fixtures() -> Value {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/brownian.json");
-        serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+        serde_json::from_str(&fs::read_to_string(fixture("brownian.json")).unwrap()).unwrap()
     }
 
     fn cases<'a>(fixtures: &'a Value, name: &str) -> &'a [Value] {

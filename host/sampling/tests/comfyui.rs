@@ -4,11 +4,12 @@
 #[path = "comfyui/many_steps.rs"]
 mod many_steps;
 
-use std::{collections::HashMap, convert::Infallible, fmt::Debug, fs, path::PathBuf};
+use std::{collections::HashMap, convert::Infallible, fmt::Debug, fs};
 
 use safetensors::SafeTensors;
 use serde_json::Value;
 use tch::Device;
+use tilewright_fixtures::fixture;
 use tilewright_sampling::{
     Course, Denoised, Denoiser, FlowScheduler, Latents, ModelSampling, Noise, NoiseKind, Prediction, Real, Sampler,
     SamplerNoise, Schedule, Scheduler, Shift, Span, Times,
@@ -153,16 +154,12 @@ impl<F: Real> Noise<Values<F>> for Drawn {
     }
 }
 
-fn fixtures() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/samplers")
-}
-
 fn json(name: &str) -> Value {
-    serde_json::from_slice(&fs::read(fixtures().join(name)).unwrap()).unwrap()
+    serde_json::from_slice(&fs::read(fixture("samplers").join(name)).unwrap()).unwrap()
 }
 
 fn tensors(name: &str) -> HashMap<String, Vec<f64>> {
-    let bytes = fs::read(fixtures().join(name)).unwrap();
+    let bytes = fs::read(fixture("samplers").join(name)).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
     let read = |(name, view): (String, safetensors::tensor::TensorView<'_>)| {
         let values = match view.dtype() {

@@ -13,6 +13,8 @@ mod project;
 mod prose;
 mod suite;
 mod tools;
+#[cfg(test)]
+mod tracked;
 mod wasm;
 mod wheels;
 

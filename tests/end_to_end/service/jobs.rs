@@ -20,7 +20,7 @@ pub fn config(further: &str) -> String {
         "[server]\nlisten = \"127.0.0.1:0\"\ndata = \"data\"\nroots = [{:?}]\n\
          [server.limits]\nrequests-per-second = 100000\n{further}\n\
          [models.picture]\nvae = {:?}\n[models.clip]\nvae = {:?}\n[devices.main]\ndevice = \"cpu\"\nmemory-limit = \"2GiB\"\n",
-        root().join("tests/fixtures").display(),
+        tilewright_fixtures::folder().display(),
         fixture("flux-bfl/ae.safetensors"),
         fixture("wan21-original/Wan2.1_VAE.safetensors"),
     )
@@ -152,7 +152,7 @@ fn what_makes_no_sense_is_refused_with_a_line_and_nothing_is_kept() {
 #[test]
 fn what_is_not_there_is_told_with_its_line_before_anything_is_served() {
     let place = Place::new();
-    let root = root().join("tests/fixtures").display().to_string();
+    let root = tilewright_fixtures::folder().display().to_string();
     for (from, line) in [(root.as_str(), 4), (&fixture("flux-bfl/ae.safetensors"), 9)] {
         let text = config("").replace(&format!("\"{from}\""), "\"missing\"");
         let words = format!("tilewright.toml:{line}: ");

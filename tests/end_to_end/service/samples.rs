@@ -28,7 +28,7 @@ fn config(route: &str) -> String {
          [server.limits]\nrequests-per-second = 100000\n\
          [models.flux]\ntransformer = {:?}\n[models.wan]\ntransformer = {:?}\nvae = {:?}\n\
          [devices.main]\ndevice = \"cpu\"\nmemory-limit = \"2GiB\"\n{route}",
-        root().join("tests/fixtures").display(),
+        tilewright_fixtures::folder().display(),
         flux("flux1-tiny.safetensors"),
         fixture("sample-wan-t2v-original/wan-tiny.safetensors"),
         fixture("wan21-original/Wan2.1_VAE.safetensors"),

@@ -4,7 +4,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Mutex, MutexGuard, OnceLock},
     time::Duration,
 };
@@ -12,6 +12,7 @@ use std::{
 use serde_json::Value;
 use tch::{Kind, Tensor};
 use tilewright_engine::{AnyFailed, Machine, Observer, Overrides, Probe, VaeFile};
+use tilewright_fixtures::fixture;
 use tilewright_models::{Checkpoint, Latent};
 use tilewright_plan::{
     Attempt, Candidate, CostModel, Decision, Dtype, Failure, Fallback, FallbackReason, Layout, LearnReport, Plan,
@@ -163,12 +164,8 @@ pub fn is_spared(precision: Precision, number: usize) -> bool {
     dtype != Dtype::F32 && !machine().facts.fast_dtypes.contains(&dtype) && !number.is_multiple_of(4)
 }
 
-pub fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures")
-}
-
 pub fn cases(list: &str) -> Vec<Value> {
-    let text = std::fs::read_to_string(fixtures().join("cases.json")).unwrap();
+    let text = std::fs::read_to_string(fixture("cases.json")).unwrap();
     let all: Value = serde_json::from_str(&text).unwrap();
     all[list].as_array().unwrap().clone()
 }
@@ -179,7 +176,7 @@ pub fn vae(path: &Path) -> VaeFile {
 
 /// The network of ×8 with widths like the published ones', only narrower.
 pub fn flux() -> VaeFile {
-    vae(&fixtures().join("flux-bfl/ae.safetensors"))
+    vae(&fixture("flux-bfl/ae.safetensors"))
 }
 
 /// A latent that is the same in every run.
@@ -189,11 +186,11 @@ pub fn latent(shape: [i64; 4]) -> Tensor {
 }
 
 pub fn stored_latent(case: &Value) -> Tensor {
-    Latent::read(&fixtures().join(case["latent"].as_str().unwrap()), None).unwrap().pictures().unwrap()
+    Latent::read(&fixture(case["latent"].as_str().unwrap()), None).unwrap().pictures().unwrap()
 }
 
 pub fn reference(case: &Value) -> Tensor {
-    let file = Checkpoint::open(&fixtures().join(case["reference"].as_str().unwrap())).unwrap();
+    let file = Checkpoint::open(&fixture(case["reference"].as_str().unwrap())).unwrap();
     let shape = file.shape("sample").unwrap().to_vec();
     file.load("sample", &shape, Kind::Float, tch::Device::Cpu).unwrap()
 }
