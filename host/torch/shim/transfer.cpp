@@ -1,7 +1,9 @@
 #include "transfer.h"
 #include "guarded.h"
 
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -58,7 +60,21 @@ int tw_host_like(const void* like, void** result, char* error, size_t error_leng
   });
 }
 
-int tw_start_copy(void* to, const void* from, void* event, char* error, size_t error_length) noexcept {
+int tw_pinned(uint64_t bytes, void** result, char* error, size_t error_length) noexcept {
+  return guarded(error, error_length, [=] {
+    const auto options = at::TensorOptions().dtype(at::kByte).pinned_memory(true);
+    *result = new at::Tensor(at::empty({static_cast<int64_t>(bytes)}, options));
+  });
+}
+
+int tw_pinned_empty_cache(char* error, size_t error_length) noexcept {
+  return guarded(error, error_length, [] {
+    // Null if the back end has no allocator for it.
+    if (auto* pinned = at::getHostAllocator(kGpu)) pinned->empty_cache();
+  });
+}
+
+int tw_start_copy(void* to, const void* from, void* behind, void* end, char* error, size_t error_length) noexcept {
   return guarded(error, error_length, [=] {
     auto& target = *static_cast<at::Tensor*>(to);
     const at::Tensor& source = tensor(from);
@@ -67,11 +83,18 @@ int tw_start_copy(void* to, const void* from, void* event, char* error, size_t e
     const c10::impl::VirtualGuardImpl guard(kGpu);
     const c10::Stream own = stream_of(device, to_host);
     c10::Event ready(kGpu);
-    ready.record(guard.getStream(device));
-    ready.block(own);
+    if (behind == nullptr) ready.record(guard.getStream(device));
+    (behind == nullptr ? ready : *static_cast<c10::Event*>(behind)).block(own);
     const OnStream on(own);
     target.copy_(source, /*non_blocking=*/true);
-    static_cast<c10::Event*>(event)->record(own);
+    static_cast<c10::Event*>(end)->record(own);
+  });
+}
+
+int tw_event_record_upload(void* event, int device, char* error, size_t error_length) noexcept {
+  return guarded(error, error_length, [=] {
+    const c10::Device on(kGpu, static_cast<c10::DeviceIndex>(device));
+    static_cast<c10::Event*>(event)->record(stream_of(on, /*to_host=*/false));
   });
 }
 

@@ -53,14 +53,19 @@ impl DevicePacked {
     /// A matrix whose bytes [rows, bytes of a row] stay in host memory, and what is on the device
     /// of it.
     pub(crate) fn apart(packed: &Packed, device: Device) -> Result<(Self, Tensor)> {
-        let [rows, columns] = packed.shape();
-        let host = Tensor::f_from_slice(packed.bytes())?.f_view([rows as i64, -1])?;
+        let host = Tensor::f_from_slice(packed.bytes())?.f_view([packed.shape()[0] as i64, -1])?;
+        Ok((Self::form(packed, device)?, host))
+    }
+
+    /// The part of a matrix that is on the device although its bytes are not.
+    pub(crate) fn form(packed: &Packed, device: Device) -> Result<Self> {
+        let [_, columns] = packed.shape();
         let scales = match scales(packed) {
             None => None,
             Some((values, shape)) => Some(Tensor::f_from_slice(&values)?.f_view(shape)?.f_to_device(device)?),
         };
         let nothing = Tensor::f_empty([0], (Kind::Uint8, device))?;
-        Ok((Self { bytes: nothing, stored: packed.stored(), columns: columns as i64, scales }, host))
+        Ok(Self { bytes: nothing, stored: packed.stored(), columns: columns as i64, scales })
     }
 
     /// The same matrix with its bytes.
