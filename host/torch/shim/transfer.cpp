@@ -18,12 +18,15 @@ constexpr auto kGpu = c10::DeviceType::CUDA;
 
 const at::Tensor& tensor(const void* pointer) { return *static_cast<const at::Tensor*>(pointer); }
 
-// One stream per device and direction: the bus carries both at once.
-c10::Stream stream_of(c10::Device device, bool to_host) {
+// The ways of copies. The bus carries both directions at once; copies behind an event begin when they may, whatever was queued
+// before them.
+enum class Way { kToDevice, kToHost, kBehindEvent };
+
+c10::Stream stream_of(c10::Device device, Way way) {
   static std::mutex mutex;
-  static std::map<std::pair<int, bool>, c10::Stream> streams;
+  static std::map<std::pair<int, Way>, c10::Stream> streams;
   std::lock_guard lock(mutex);
-  const auto key = std::make_pair(static_cast<int>(device.index()), to_host);
+  const auto key = std::make_pair(static_cast<int>(device.index()), way);
   auto found = streams.find(key);
   if (found == streams.end()) {
     found = streams.emplace(key, c10::impl::VirtualGuardImpl(kGpu).getStreamFromGlobalPool(device)).first;
@@ -81,7 +84,7 @@ int tw_start_copy(void* to, const void* from, void* behind, void* end, char* err
     const bool to_host = source.is_cuda();
     const c10::Device device = to_host ? source.device() : target.device();
     const c10::impl::VirtualGuardImpl guard(kGpu);
-    const c10::Stream own = stream_of(device, to_host);
+    const c10::Stream own = stream_of(device, behind != nullptr ? Way::kBehindEvent : to_host ? Way::kToHost : Way::kToDevice);
     c10::Event ready(kGpu);
     if (behind == nullptr) ready.record(guard.getStream(device));
     (behind == nullptr ? ready : *static_cast<c10::Event*>(behind)).block(own);
@@ -91,10 +94,10 @@ int tw_start_copy(void* to, const void* from, void* behind, void* end, char* err
   });
 }
 
-int tw_event_record_upload(void* event, int device, char* error, size_t error_length) noexcept {
+int tw_event_record_behind(void* event, int device, char* error, size_t error_length) noexcept {
   return guarded(error, error_length, [=] {
     const c10::Device on(kGpu, static_cast<c10::DeviceIndex>(device));
-    static_cast<c10::Event*>(event)->record(stream_of(on, /*to_host=*/false));
+    static_cast<c10::Event*>(event)->record(stream_of(on, Way::kBehindEvent));
   });
 }
 

@@ -19,8 +19,8 @@ int tw_pinned_empty_cache(char* error, size_t error_length) noexcept;
 // that is queued there so far. The event `end` is recorded behind it.
 int tw_start_copy(void* to, const void* from, void* behind, void* end, char* error, size_t error_length) noexcept;
 
-// Records an event behind the copies to a device that are queued so far.
-int tw_event_record_upload(void* event, int device, char* error, size_t error_length) noexcept;
+// Records an event behind all copies of a device that are queued behind events so far.
+int tw_event_record_behind(void* event, int device, char* error, size_t error_length) noexcept;
 
 // Lets later work of a device wait for an event.
 int tw_event_block(void* event, int device, char* error, size_t error_length) noexcept;

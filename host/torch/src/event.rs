@@ -27,10 +27,10 @@ impl Event {
         unsafe { ffi::tw_event_record(self.0, index as i32) }
     }
 
-    /// Puts it behind the copies to a device that are queued.
-    pub fn record_upload(&self, index: usize) -> Result<()> {
+    /// Puts it behind the copies of a device that are queued behind events.
+    pub fn record_behind_copies(&self, index: usize) -> Result<()> {
         // SAFETY: the event lives.
-        unsafe { ffi::tw_event_record_upload(self.0, index as i32) }
+        unsafe { ffi::tw_event_record_behind(self.0, index as i32) }
     }
 
     /// Waits until the device has come to it.

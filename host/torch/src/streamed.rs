@@ -19,11 +19,21 @@ use self::{
     reader::{Mark, Reader},
     slabs::Slabs,
 };
-use crate::{Result, device::system_memory, device_packed::DevicePacked, event::Event, transfer};
+use crate::{
+    Result,
+    device::{is_unified, system_memory},
+    device_packed::DevicePacked,
+    event::Event,
+    transfer,
+};
 
-/// The part of the host's available memory that matrices may be kept in: the rest is for everything
-/// else, since pinned memory can't be swapped out.
-const KEPT_PART: (u64, u64) = (3, 4);
+/// The bytes that matrices may be kept in, of `available` bytes of the host's memory. Pinned memory
+/// can't be swapped out, so that some is left to everything else; and most of it where the device
+/// has no other memory.
+fn most_kept(available: u64, is_unified: bool) -> u64 {
+    let quarters = if is_unified { 1 } else { 3 };
+    available / 4 * quarters
+}
 
 /// The host's side of the matrices of a network: memory that they are kept in, and the thread that
 /// reads those that are not.
@@ -35,10 +45,11 @@ pub struct Store {
 
 impl Store {
     /// A store for `bytes` bytes of matrices for a GPU. They are kept in up to three quarters of the
-    /// memory that is available now; none is if the system does not say what there is.
+    /// memory that is available now, a quarter if the GPU has no memory of its own; none is if the
+    /// system does not say what there is.
     pub fn new(device: Device, bytes: u64) -> Arc<Self> {
         let available = system_memory().map_or(0, |memory| memory.available);
-        Self::with_memory(device, bytes, available / KEPT_PART.1 * KEPT_PART.0)
+        Self::with_memory(device, bytes, most_kept(available, is_unified(device)))
     }
 
     /// The same with `most` bytes of host memory to keep matrices in.
@@ -80,7 +91,7 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        // What both hold goes back to the system; nobody else is left.
+        // Memory of both goes back to the system; nobody else is left.
         let has_read = self.reader.get_mut().unwrap_or_else(PoisonError::into_inner).end();
         let slabs = std::mem::replace(self.slabs.get_mut().unwrap_or_else(PoisonError::into_inner), Slabs::new(0, 0));
         if slabs.is_empty() && !has_read {
@@ -239,5 +250,17 @@ impl Streamed {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_quarters_are_kept_unless_the_device_needs_them() {
+        assert_eq!(most_kept(64 << 30, false), 48 << 30);
+        assert_eq!(most_kept(64 << 30, true), 16 << 30);
+        assert_eq!(most_kept(0, false), 0);
     }
 }

@@ -13,7 +13,6 @@ use std::{
 
 use tch::{Device, Kind, Tensor};
 use tilewright_fake_gpu::{LIBTORCH, ROCM_LIBTORCH, SCRIPT};
-use tilewright_kernels::{Packed, Scales, Stored};
 use tilewright_plan::{Backend, Dtype, Layout};
 use tilewright_torch::{
     Error, Pace, attention, backend,
@@ -22,7 +21,6 @@ use tilewright_torch::{
     device::{self, Choice},
     group_norm, linear,
     memory::{self, Limit},
-    packed,
     pieces::Rates,
     probe, scalar, transfer,
 };

@@ -198,7 +198,7 @@ fn work(jobs: &Receiver<Job>, device: Device, block_bytes: u64) {
     let mut ring = Ring::new(BLOCKS);
     for Job { packed, mark } in jobs {
         let Some((target, ready)) = mark.begin() else { continue };
-        // Whoever waits for it must learn of a panic, too.
+        // A wait for it must end with a panic, too.
         let copy = AssertUnwindSafe(|| copy(&packed, &mark, &target, &ready, &mut ring, (device, block_bytes)));
         let panicked = |_| Err(Error::Torch("the thread that reads weights has failed".into()));
         let outcome = catch_unwind(copy).unwrap_or_else(panicked);
@@ -246,7 +246,7 @@ fn copy(
     }
     let end = Event::new();
     if let Device::Cuda(index) = device {
-        end.record_upload(index)?;
+        end.record_behind_copies(index)?;
     }
     Ok(end)
 }
@@ -254,4 +254,44 @@ fn copy(
 /// A block of the ring. A copy from memory that can't be pinned holds up this thread and no other.
 fn block(bytes: u64) -> Result<Tensor> {
     transfer::pinned(bytes).or_else(|_| Ok(Tensor::f_empty([bytes as i64], (Kind::Uint8, Device::Cpu))?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{cancel::Scope, pieces::Rates};
+
+    #[test]
+    fn a_failure_is_reported_once_and_is_then_over() {
+        let mark = Mark::new(0, State::Failed(Error::OutOfMemory { bytes: 5 }));
+        assert!(mark.is_over());
+        assert!(matches!(mark.arrive(), Err(Error::OutOfMemory { bytes: 5 })));
+        assert!(mark.is_over() && !mark.arrive().unwrap());
+    }
+
+    #[test]
+    fn a_wait_ends_with_the_copy_the_turn_or_the_work() {
+        let mark = Mark::new(0, State::Reading);
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| mark.arrive().unwrap());
+            thread::sleep(Duration::from_millis(30));
+            assert!(!waits.is_finished());
+            mark.give_up();
+            assert!(!waits.join().unwrap());
+        });
+        let mark = Mark::new(0, State::Reading);
+        {
+            let _scope = Scope::enter(Arc::new(|| true), Rates::default());
+            assert!(matches!(mark.arrive(), Err(Error::Cancelled)));
+        }
+        assert!(!mark.is_over(), "the copy goes on");
+        *mark.state() = State::Queued(None);
+        assert!(mark.arrive().unwrap());
+    }
+
+    #[test]
+    fn blocks_of_the_ring_are_no_larger_than_all_matrices_need() {
+        let of = |bytes| Reader::new(Device::Cuda(0), bytes).block_bytes;
+        assert_eq!([0, 1000, 1 << 20, 23 << 30].map(of), [1, 1024, 1 << 20, BLOCK]);
+    }
 }

@@ -78,7 +78,8 @@ impl Gate {
     /// Waits for a read that stands before it.
     fn until_reached(&self) {
         let state = self.state.lock().unwrap();
-        let (_, late) = self.changed.wait_timeout_while(state, PATIENCE, |state| state.readers == 0).unwrap();
+        let (reached, late) = self.changed.wait_timeout_while(state, PATIENCE, |state| state.readers == 0).unwrap();
+        drop(reached);
         assert!(!late.timed_out(), "nobody reads");
     }
 
