@@ -196,10 +196,11 @@ fn blocks_are_copied_to_a_gpu_for_their_turns() {
         let base = ["sample", "--transformer", transformer, "--conditioning", &conditioning, "--size", "64x96"];
         let base = [&base[..], &["--steps", "3", "--json", "-o", "out.safetensors"]].concat();
         let base = if transformer.contains("wan") { [&base[..], &["--frames", "5"]].concat() } else { base };
-        let latent = |arguments: &[&str]| {
-            let record = run(&place, ONE, &[&base[..], arguments].concat()).record();
+        let of = |script: &str, arguments: &[&str]| {
+            let record = run(&place, script, &[&base[..], arguments].concat()).record();
             (record, tensor(&place.path("out.safetensors"), "latent").1)
         };
+        let latent = |arguments: &[&str]| of(ONE, arguments);
         let (_, expected) = latent(&["--device", "cpu"]);
         let most = expected.iter().fold(1.0_f32, |most, value| most.max(value.abs()));
         let packed = ["--device", "cuda", "--set", "precision=f32", "--set", "weights=packed"];
@@ -212,6 +213,12 @@ fn blocks_are_copied_to_a_gpu_for_their_turns() {
             let bytes = |of: &str| record[of]["peak_bytes"].as_f64().unwrap();
             let ratio = bytes("outcome") / bytes("estimate");
             assert!(ratio < 1.02, "{transformer}, {ahead}: {ratio} of {}", record["estimate"]);
+            // Weights are read from their file if memory can't be pinned, or only a little of it.
+            for pinned in [0, 100_000].into_iter().filter(|_| moved) {
+                let (read, other) = of(&format!("{ONE};pinned={pinned}"), &[&packed[..], &["--set", &ahead]].concat());
+                assert!(other == found, "{transformer}, {ahead}, {pinned} bytes pinned");
+                assert_eq!(read["outcome"]["moved_bytes"], record["outcome"]["moved_bytes"]);
+            }
         }
     }
 }

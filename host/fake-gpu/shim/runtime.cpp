@@ -87,6 +87,30 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 };
 
+// Pinned memory: the host's, which serves any device, up to the bytes that the script allows.
+struct PinnedMemory final : c10::Allocator {
+  c10::DataPtr allocate(size_t bytes) override {
+    const bool fits = (in_use += bytes) <= script().pinned;
+    if (!fits) in_use -= bytes;
+    TORCH_CHECK(fits, "CUDA error: out of memory");
+    auto* block = new Block{c10::GetCPUAllocator()->allocate(bytes), bytes};
+    return {block->data.get(), block, &release, c10::Device(c10::DeviceType::CPU)};
+  }
+  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
+
+ private:
+  struct Block {
+    c10::DataPtr data;
+    size_t bytes;
+  };
+  static void release(void* context) {
+    auto* block = static_cast<Block*>(context);
+    in_use -= block->bytes;
+    delete block;
+  }
+  static inline std::atomic<uint64_t> in_use{0};
+};
+
 struct Hooks final : at::CUDAHooksInterface {
   explicit Hooks(at::CUDAHooksArgs) {}
 
@@ -108,8 +132,10 @@ struct Hooks final : at::CUDAHooksInterface {
   }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override { return exchangeDevice(device); }
   void deviceSynchronize(c10::DeviceIndex device) const override { fake::synchronize(device); }
-  // Host memory serves any device.
-  c10::Allocator* getPinnedMemoryAllocator() const override { return c10::GetCPUAllocator(); }
+  c10::Allocator* getPinnedMemoryAllocator() const override {
+    static auto* memory = new PinnedMemory;
+    return memory;
+  }
   c10::Allocator* getCUDADeviceAllocator() const override { return &fake::allocator(); }
   std::string showConfig() const override { return "fake GPU"; }
 };

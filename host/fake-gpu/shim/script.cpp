@@ -35,6 +35,7 @@ Script read(const char* text) {
       {"arch", [&](Value value) { script.arch = value; }},
       {"slower", [&](Value value) { script.slower = std::stod(value); }},
       {"borrowed", [&](Value value) { script.refuses_borrowed = value == "refused"; }},
+      {"pinned", [&](Value value) { script.pinned = std::stoull(value); }},
       {"trace", [&](Value value) { script.traces = value == "1"; }},
   };
   std::istringstream pairs(text);

@@ -28,6 +28,7 @@
 //! | `arch` | its name, of which `sm_80` and later have TF32; `none` if not reported | `sm_75` |
 //! | `slower` | milliseconds that each convolution takes longer than the last | 0 |
 //! | `borrowed` | `refused`: copies from a mapped file's memory fail | served |
+//! | `pinned` | bytes of host memory that can be pinned at once | all |
 //! | `trace` | 1 prints allocations of 1 MiB or more that raise the peak | 0 |
 //!
 //! Pairs are separated by `;`, as in `devices=1;memory=268435456`.

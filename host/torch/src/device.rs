@@ -243,6 +243,11 @@ pub fn free_bytes(device: tch::Device) -> Result<u64> {
     Ok(free.saturating_add(pool.held.saturating_sub(pool.in_use)).min(total))
 }
 
+/// True if a device's memory is the host's.
+pub(crate) fn is_unified(device: tch::Device) -> bool {
+    if let tch::Device::Cuda(index) = device { runtime::properties(index).integrated } else { true }
+}
+
 /// The free and all memory of a GPU.
 fn gpu_memory(index: usize, integrated: bool, card: Option<&AmdGpu>) -> Result<(u64, u64)> {
     let available = if integrated { Some(kernel_memory()?.available) } else { None };

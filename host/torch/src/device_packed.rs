@@ -57,8 +57,13 @@ impl DevicePacked {
     /// A matrix whose bytes [rows, bytes of a row] stay in host memory, and what is on the device
     /// of it.
     pub(crate) fn apart(packed: &Packed, device: Device) -> Result<(Self, Tensor)> {
-        let [rows, columns] = packed.shape();
-        let host = Tensor::f_from_slice(packed.bytes())?.f_view([rows as i64, -1])?;
+        let host = Tensor::f_from_slice(packed.bytes())?.f_view([packed.shape()[0] as i64, -1])?;
+        Ok((Self::form(packed, device)?, host))
+    }
+
+    /// The part of a matrix that is on the device although its bytes are not.
+    pub(crate) fn form(packed: &Packed, device: Device) -> Result<Self> {
+        let [_, columns] = packed.shape();
         let scales = match scales(packed) {
             None => None,
             Some((values, shape)) => Some(Tensor::f_from_slice(&values)?.f_view(shape)?.f_to_device(device)?),
@@ -69,7 +74,7 @@ impl DevicePacked {
             Some(_) => None,
             None => Some(Operands::new(stored, device)?),
         };
-        Ok((Self { bytes, stored, columns: columns as i64, scales, operands }, host))
+        Ok(Self { bytes, stored, columns: columns as i64, scales, operands })
     }
 
     /// The same matrix with its bytes.

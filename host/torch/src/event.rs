@@ -27,6 +27,12 @@ impl Event {
         unsafe { ffi::tw_event_record(self.0, index as i32) }
     }
 
+    /// Puts it behind the copies of a device that are queued behind events.
+    pub fn record_behind_copies(&self, index: usize) -> Result<()> {
+        // SAFETY: the event lives.
+        unsafe { ffi::tw_event_record_behind(self.0, index as i32) }
+    }
+
     /// Waits until the device has come to it.
     pub fn wait(&self) -> Result<()> {
         // SAFETY: as above.

@@ -247,7 +247,10 @@ reporting! {
     fn tw_event_wait(event: *mut c_void);
     fn tw_event_block(event: *mut c_void, device: c_int);
     fn tw_host_like(tensor: *const c_void, result: *mut *mut c_void);
-    fn tw_start_copy(to: *mut c_void, from: *const c_void, event: *mut c_void);
+    fn tw_pinned(bytes: u64, result: *mut *mut c_void);
+    fn tw_pinned_empty_cache();
+    fn tw_start_copy(to: *mut c_void, from: *const c_void, behind: *mut c_void, end: *mut c_void);
+    fn tw_event_record_behind(event: *mut c_void, device: c_int);
     fn tw_has_fused_attention(query: *const c_void, key: *const c_void, value: *const c_void, fused: *mut c_int);
     fn tw_gpu_empty_cache();
     fn tw_gpu_free_and_total(device: c_int, free_bytes: *mut u64, total_bytes: *mut u64);

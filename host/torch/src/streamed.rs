@@ -1,19 +1,133 @@
-//! Packed matrices that wait in host memory, or in their file if there is too little of it, and are
-//! copied to a GPU ahead of each of their turns.
+//! Packed matrices that wait in pinned host memory, or in their file where there is too little of
+//! it, and are copied to a GPU ahead of each of their turns.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+mod fill;
+mod reader;
+mod ring;
+mod slabs;
 
-use tch::{Device, Tensor};
+use std::{
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tch::{Device, Kind, Tensor};
 use tilewright_kernels::Packed;
 
-use crate::{Result, device::system_memory, device_packed::DevicePacked, event::Event, transfer};
+use self::{
+    fill::fill,
+    reader::{Mark, Reader},
+    slabs::Slabs,
+};
+use crate::{
+    Result,
+    device::{is_unified, system_memory},
+    device_packed::DevicePacked,
+    event::Event,
+    transfer,
+};
 
-/// A packed matrix in host memory. Copies run beside the GPU's work, if the memory is pinned.
+/// The bytes that matrices may be kept in, of `available` bytes of the host's memory. Pinned memory
+/// can't be swapped out, so that some is left to everything else; and most of it where the device
+/// has no other memory.
+fn most_kept(available: u64, is_unified: bool) -> u64 {
+    let quarters = if is_unified { 1 } else { 3 };
+    available / 4 * quarters
+}
+
+/// The host's side of the matrices of a network: memory that they are kept in, and the thread that
+/// reads those that are not.
+pub struct Store {
+    device: Device,
+    slabs: Mutex<Slabs<Tensor>>,
+    reader: Mutex<Reader>,
+}
+
+impl Store {
+    /// A store for `bytes` bytes of matrices for a GPU. They are kept in up to three quarters of the
+    /// memory that is available now, a quarter if the GPU has no memory of its own; none is if the
+    /// system does not say what there is.
+    pub fn new(device: Device, bytes: u64) -> Arc<Self> {
+        let available = system_memory().map_or(0, |memory| memory.available);
+        Self::with_memory(device, bytes, most_kept(available, is_unified(device)))
+    }
+
+    /// The same with `most` bytes of host memory to keep matrices in.
+    pub fn with_memory(device: Device, bytes: u64, most: u64) -> Arc<Self> {
+        let (slabs, reader) = (Slabs::new(bytes, most), Reader::new(device, bytes));
+        Arc::new(Self { device, slabs: Mutex::new(slabs), reader: Mutex::new(reader) })
+    }
+
+    /// A matrix that is kept in host memory if there is pinned memory for it, or else stays in its
+    /// file.
+    ///
+    /// # Errors
+    /// Memory of the device is out.
+    pub fn hold(self: &Arc<Self>, packed: Packed) -> Result<Streamed> {
+        let form = DevicePacked::form(&packed, self.device)?;
+        let rows = packed.shape()[0] as i64;
+        let bytes = packed.bytes().len() as u64;
+        let (shape, row_bytes) = ([rows, form.columns()], bytes as i64 / rows.max(1));
+        let host = match self.keep(packed.bytes())? {
+            Some(kept) => Host::Kept(kept.f_view([rows, row_bytes])?),
+            None => Host::InFile(Arc::new(packed)),
+        };
+        let is_kept = matches!(host, Host::Kept(_));
+        let places = Mutex::new(Places { form, host, turn: None });
+        Ok(Streamed { shape, stored: [rows, row_bytes], is_kept, places, store: self.clone() })
+    }
+
+    /// The bytes in pinned memory, if there is some for them.
+    fn keep(&self, bytes: &[u8]) -> Result<Option<Tensor>> {
+        let mut slabs = self.slabs.lock().unwrap_or_else(PoisonError::into_inner);
+        let length = bytes.len() as u64;
+        let Some((slab, first)) = slabs.place(length, |size| transfer::pinned(size).ok()) else { return Ok(None) };
+        let mut kept = slab.f_narrow(0, first as i64, length as i64)?;
+        drop(slabs);
+        fill(bytes_of(&mut kept), bytes);
+        Ok(Some(kept))
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // Memory of both goes back to the system; nobody else is left.
+        let has_read = self.reader.get_mut().unwrap_or_else(PoisonError::into_inner).end();
+        let slabs = std::mem::replace(self.slabs.get_mut().unwrap_or_else(PoisonError::into_inner), Slabs::new(0, 0));
+        if slabs.is_empty() && !has_read {
+            return;
+        }
+        drop(slabs);
+        if let Err(error) = transfer::trim_pinned() {
+            tracing::debug!(%error, "pinned memory is not given back");
+        }
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Store({:?})", self.device)
+    }
+}
+
+/// The bytes of a contiguous tensor on the CPU that nobody else uses now.
+fn bytes_of(tensor: &mut Tensor) -> &mut [u8] {
+    // SAFETY: the tensor's memory is as long as its elements, lives as long as the borrow, and is
+    // written to by nobody else: each matrix has a place of its own, and each block of the ring is
+    // filled when no copy reads it any more.
+    unsafe { std::slice::from_raw_parts_mut(tensor.data_ptr().cast(), tensor.numel()) }
+}
+
+/// A packed matrix in host memory or in its file. Copies run beside the GPU's work.
 #[derive(Debug)]
 pub struct Streamed {
     shape: [i64; 2],
-    bytes: u64,
+    /// Rows, and bytes of a row.
+    stored: [i64; 2],
+    is_kept: bool,
+    // Before the store, which gives back the memory that these are in.
     places: Mutex<Places>,
+    store: Arc<Store>,
 }
 
 /// The places of a matrix.
@@ -22,79 +136,32 @@ struct Places {
     /// Everything of the matrix but its bytes, on the device.
     form: DevicePacked,
     host: Host,
-    device: Device,
     turn: Option<Turn>,
 }
 
-/// The bytes [rows, bytes of a row] in host memory.
+/// The bytes [rows, bytes of a row] of a matrix.
 #[derive(Debug)]
 enum Host {
-    /// In memory of their own.
+    /// In pinned memory.
     Kept(Tensor),
     /// In their file, from which they are read for each turn.
-    InFile(Packed),
+    InFile(Arc<Packed>),
 }
 
-/// True if matrices of `bytes` bytes may stay in host memory beside everything else. Pinned memory
-/// is rounded up to a power of two, and can't be swapped out.
-///
-/// # Errors
-/// The kernel does not tell what memory there is.
-pub fn can_keep(bytes: u64) -> Result<bool> {
-    Ok(bytes <= system_memory()?.available / 4)
-}
-
-/// A copy on the device.
+/// A copy on the device, or on its way there.
 #[derive(Debug)]
 struct Turn {
-    index: Option<usize>,
     bytes: Tensor,
-    /// The end of the copy, until work has been queued to wait for it.
-    arrival: Option<Event>,
+    mark: Arc<Mark>,
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        // The memory serves other work from now on, which must not begin before the copy has ended.
-        if let (Some(event), Some(index)) = (self.arrival.take(), self.index) {
-            let _ = event.block(index);
-        }
-    }
-}
-
-impl Places {
-    /// The copy on the device, queued if it is not there.
-    fn turn(&mut self) -> Result<&mut Turn> {
-        if self.turn.is_none() {
-            let (bytes, event) = match &self.host {
-                Host::Kept(host) => transfer::start_upload(host, self.device)?,
-                // libtorch keeps pinned memory until its copies are done; others are done at once.
-                Host::InFile(packed) => {
-                    let (_, host) = DevicePacked::apart(packed, Device::Cpu)?;
-                    transfer::start_upload(&transfer::to_pinned(&host, self.device)?, self.device)?
-                }
-            };
-            let index = if let Device::Cuda(index) = self.device { Some(index) } else { None };
-            self.turn = Some(Turn { index, bytes, arrival: Some(event) });
-        }
-        self.turn.as_mut().ok_or_else(|| crate::Error::Torch("a copy that is gone".into()))
+        self.mark.give_up();
     }
 }
 
 impl Streamed {
-    /// A matrix that is kept in host memory of its own, pinned if the system allows it, or else
-    /// stays in its file.
-    ///
-    /// # Errors
-    /// Memory is out.
-    pub fn new(packed: Packed, device: Device, is_kept: bool) -> Result<Self> {
-        let (form, host) = DevicePacked::apart(&packed, device)?;
-        let shape = [host.size()[0], form.columns()];
-        let bytes = host.numel() as u64;
-        let host = if is_kept { Host::Kept(transfer::to_pinned(&host, device)?) } else { Host::InFile(packed) };
-        Ok(Self { shape, bytes, places: Mutex::new(Places { form, host, device, turn: None }) })
-    }
-
     fn places(&self) -> MutexGuard<'_, Places> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -106,15 +173,52 @@ impl Streamed {
 
     /// Bytes of a turn.
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        (self.stored[0] * self.stored[1]) as u64
     }
 
-    /// Queues the copy to the device, unless it has arrived or is on its way.
+    /// True if the matrix is kept in host memory, false if it stays in its file.
+    pub fn is_kept(&self) -> bool {
+        self.is_kept
+    }
+
+    /// The copy on the device, begun if there is none.
+    fn turn<'a>(&self, places: &'a mut Places) -> Result<&'a Turn> {
+        let Places { host, turn, .. } = places;
+        match turn {
+            Some(turn) => Ok(turn),
+            None => Ok(turn.insert(self.begin(host)?)),
+        }
+    }
+
+    /// Begins a copy: of memory by queueing it here, of a file by leaving it to the reader, whose
+    /// copy waits only for the work that is queued now.
+    fn begin(&self, host: &Host) -> Result<Turn> {
+        let device = self.store.device;
+        let index = if let Device::Cuda(index) = device { index } else { 0 };
+        let (bytes, mark) = match host {
+            Host::Kept(host) => {
+                let (bytes, end) = transfer::start_upload(host, device)?;
+                (bytes, Mark::queued(index, end))
+            }
+            Host::InFile(packed) => {
+                let bytes = Tensor::f_empty(self.stored, (Kind::Uint8, device))?;
+                let ready = Event::new();
+                ready.record(index)?;
+                let mark = Mark::waiting(index, bytes.shallow_clone(), ready);
+                let mut reader = self.store.reader.lock().unwrap_or_else(PoisonError::into_inner);
+                reader.read(packed.clone(), mark.clone())?;
+                (bytes, mark)
+            }
+        };
+        Ok(Turn { bytes, mark })
+    }
+
+    /// Begins the copy to the device, unless it has arrived or is on its way. Waits for no disk.
     ///
     /// # Errors
     /// Memory is out; a fault of the device.
     pub fn fetch(&self) -> Result<()> {
-        self.places().turn().map(drop)
+        self.turn(&mut self.places()).map(drop)
     }
 
     /// Gives the memory on the device back. Work that is queued may still read it.
@@ -122,18 +226,41 @@ impl Streamed {
         self.places().turn = None;
     }
 
-    /// The matrix on the device, for work that is queued from now on.
+    /// The matrix on the device, for work that is queued from now on. Waits until its file is read.
     ///
     /// # Errors
-    /// As [`Streamed::fetch`].
+    /// As [`Streamed::fetch`], that of the copy, and [`crate::Error::Cancelled`].
     pub fn on_device(&self) -> Result<DevicePacked> {
-        let mut places = self.places();
-        let device = places.device;
-        let turn = places.turn()?;
-        if let (Some(event), Device::Cuda(index)) = (turn.arrival.take(), device) {
-            event.block(index)?;
+        loop {
+            let (mark, bytes) = {
+                let mut places = self.places();
+                let turn = self.turn(&mut places)?;
+                (turn.mark.clone(), turn.bytes.shallow_clone())
+            };
+            match mark.arrive() {
+                Ok(true) => return Ok(self.places().form.with_bytes(bytes)),
+                // Another thread has ended the turn meanwhile.
+                Ok(false) => {}
+                Err(error) => {
+                    let mut places = self.places();
+                    if places.turn.as_ref().is_some_and(|turn| Arc::ptr_eq(&turn.mark, &mark)) && mark.is_over() {
+                        places.turn = None;
+                    }
+                    return Err(error);
+                }
+            }
         }
-        let bytes = turn.bytes.shallow_clone();
-        Ok(places.form.with_bytes(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_quarters_are_kept_unless_the_device_needs_them() {
+        assert_eq!(most_kept(64 << 30, false), 48 << 30);
+        assert_eq!(most_kept(64 << 30, true), 16 << 30);
+        assert_eq!(most_kept(0, false), 0);
     }
 }

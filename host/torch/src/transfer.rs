@@ -1,6 +1,6 @@
 //! Tensors that change places between a GPU's memory and the host's.
 
-use std::{cell::RefCell, collections::VecDeque};
+use std::{cell::RefCell, collections::VecDeque, ffi::c_void, ptr};
 
 use tch::{Device, Kind, Tensor};
 
@@ -75,11 +75,19 @@ fn host_like(tensor: &Tensor) -> Result<Tensor> {
     new_tensor(|result| unsafe { ffi::tw_host_like(tensor.as_ptr().cast(), result) })
 }
 
-/// The same values in memory of their own, pinned for copies to a GPU if the system allows it.
-pub(crate) fn to_pinned(tensor: &Tensor, device: Device) -> Result<Tensor> {
-    let mut host = if device == Device::Cpu { memory_like(tensor, device)? } else { host_like(tensor)? };
-    host.f_copy_(tensor)?;
-    Ok(host)
+/// As many bytes of pinned memory.
+///
+/// # Errors
+/// The system does not allow it.
+pub(crate) fn pinned(bytes: u64) -> Result<Tensor> {
+    // SAFETY: `new_tensor` gives the place of the result.
+    new_tensor(|result| unsafe { ffi::tw_pinned(bytes, result) })
+}
+
+/// Gives pinned memory that nothing uses back to the system.
+pub(crate) fn trim_pinned() -> Result<()> {
+    // SAFETY: it is given no address.
+    unsafe { ffi::tw_pinned_empty_cache() }
 }
 
 /// Queues the copy of a tensor to a GPU, behind the work that is queued there; the event is its
@@ -92,10 +100,20 @@ pub(crate) fn start_upload(host: &Tensor, device: Device) -> Result<(Tensor, Eve
 
 /// Queues a copy. `to` is a tensor that nothing else writes to.
 fn start_copy(to: &Tensor, from: &Tensor) -> Result<Event> {
-    let event = Event::new();
-    // SAFETY: the tensors and the event live.
-    unsafe { ffi::tw_start_copy(to.as_ptr().cast_mut().cast(), from.as_ptr().cast(), event.as_ptr()) }?;
-    Ok(event)
+    start_copy_behind(to, from, ptr::null_mut())
+}
+
+/// Queues a copy behind an event that has been recorded.
+pub(crate) fn start_copy_after(to: &Tensor, from: &Tensor, event: &Event) -> Result<Event> {
+    start_copy_behind(to, from, event.as_ptr())
+}
+
+fn start_copy_behind(to: &Tensor, from: &Tensor, behind: *mut c_void) -> Result<Event> {
+    let end = Event::new();
+    let (to, from) = (to.as_ptr().cast_mut().cast(), from.as_ptr().cast());
+    // SAFETY: the tensors and the events live; `behind` is one of them, or null.
+    unsafe { ffi::tw_start_copy(to, from, behind, end.as_ptr()) }?;
+    Ok(end)
 }
 
 /// The bytes of a trial of [`swap`] each way: several tensors, so that both directions overlap.

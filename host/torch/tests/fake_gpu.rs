@@ -13,7 +13,6 @@ use std::{
 
 use tch::{Device, Kind, Tensor};
 use tilewright_fake_gpu::{LIBTORCH, ROCM_LIBTORCH, SCRIPT};
-use tilewright_kernels::{Packed, Scales, Stored};
 use tilewright_plan::{Backend, Dtype, Layout};
 use tilewright_torch::{
     Error, Pace, attention, backend,
@@ -22,12 +21,12 @@ use tilewright_torch::{
     device::{self, Choice},
     group_norm, linear,
     memory::{self, Limit},
-    packed,
     pieces::Rates,
-    probe, scalar,
-    streamed::Streamed,
-    transfer,
+    probe, scalar, transfer,
 };
+
+#[path = "fake_gpu/streaming.rs"]
+mod streaming;
 
 const MIB: u64 = 1 << 20;
 
@@ -363,36 +362,6 @@ fn tensors_change_places_in_the_memory_of_the_larger_group() {
     assert_eq!((usage.in_use, usage.peak), (held, held));
     let rate = probe::measure(gpu).unwrap().transfer_bytes_per_second;
     assert!(rate.is_some_and(|rate| rate > 1e6), "{rate:?}");
-}
-
-#[test]
-fn streamed_matrices_are_on_the_device_for_their_turns_alone() {
-    if !is_with_gpu("streamed_matrices_are_on_the_device_for_their_turns_alone", "devices=1") {
-        return;
-    }
-    let gpu = gpu(0);
-    let codes: Vec<u8> = (0..64 * 4096).map(|index| (index * 31 % 126) as u8).collect();
-    let scales = || Scales { factors: vec![0.25], groups: None };
-    let packed = || Packed::new(codes.clone().into(), Stored::F8E4m3, [64, 4096], scales()).unwrap();
-    let expected = packed::expand(&packed(), 0..64, Kind::Float).unwrap();
-    for is_kept in [true, false] {
-        let streamed = Streamed::new(packed(), gpu, is_kept).unwrap();
-        assert_eq!((streamed.shape(), streamed.bytes()), ([64, 4096], 64 * 4096));
-        let before = memory::of(gpu).unwrap().in_use;
-        for fetched in [true, false] {
-            if fetched {
-                streamed.fetch().unwrap();
-                streamed.fetch().unwrap();
-            }
-            let found = streamed.on_device().unwrap().expand(0..64, Kind::Float).unwrap();
-            assert_eq!(difference(&found, &expected), 0.0);
-            drop(found);
-            let held = memory::of(gpu).unwrap().in_use - before;
-            assert!((64 * 4096..64 * 4096 + 4096).contains(&held), "{held}");
-            streamed.release();
-            assert_eq!(memory::of(gpu).unwrap().in_use, before);
-        }
-    }
 }
 
 #[test]

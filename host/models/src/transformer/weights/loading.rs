@@ -9,7 +9,7 @@ use tilewright_plan::Dtype;
 use tilewright_torch::{
     device_packed::DevicePacked,
     kind, packed,
-    streamed::{self, Streamed},
+    streamed::{Store, Streamed},
 };
 
 use super::{Join, Residency, TransformerFile};
@@ -71,8 +71,8 @@ impl TransformerFile {
         let streams = RefCell::new(blocks.iter().map(|_| Vec::new()).collect());
         let bytes =
             blocks.iter().flatten().filter_map(|part| self.file.bytes(part)).map(|bytes| bytes.len() as u64).sum();
-        let keeps = residency == Residency::Streamed && streamed::can_keep(bytes).unwrap_or(false);
-        OnDevice { weights: self, format, device, residency, blocks, streams, keeps, progress }
+        let store = (residency == Residency::Streamed).then(|| Store::new(device, bytes));
+        OnDevice { weights: self, format, device, residency, blocks, streams, store, progress }
     }
 }
 
@@ -85,8 +85,8 @@ pub(crate) struct OnDevice<'a> {
     /// The file's tensors of each block, and the matrices of each that are streamed.
     blocks: &'a [Vec<String>],
     streams: RefCell<Vec<Vec<Arc<Streamed>>>>,
-    /// Streamed matrices are kept in host memory.
-    keeps: bool,
+    /// The store of matrices that are streamed.
+    store: Option<Arc<Store>>,
     progress: RefCell<LoadProgress<'a>>,
 }
 
@@ -153,8 +153,8 @@ impl TokenSource<Torch> for OnDevice<'_> {
 
     fn matrix(&self, name: &str, [rows, columns]: [i64; 2]) -> tilewright_nn::Result<Matrix> {
         self.step(name)?;
-        let block = if self.residency == Residency::Streamed { self.block_of(name) } else { None };
-        let pieces = self.matrices(name, rows as usize)?.into_iter().map(|packed| match (self.residency, block) {
+        let turn = self.store.as_ref().and_then(|store| Some((store, self.block_of(name)?)));
+        let pieces = self.matrices(name, rows as usize)?.into_iter().map(|packed| match (self.residency, turn) {
             _ if packed.shape()[1] as i64 > columns => {
                 let rows = 0..packed.shape()[0];
                 let expanded = packed::expand(&packed, rows, kind(self.format.product_dtype)?).map_err(Error::from)?;
@@ -162,8 +162,8 @@ impl TokenSource<Torch> for OnDevice<'_> {
                 Ok(Piece::Expanded(own.f_to_device(self.device)?))
             }
             (Residency::Mapped, _) => Ok(Piece::Packed(packed)),
-            (Residency::Streamed, Some(block)) => {
-                let streamed = Arc::new(Streamed::new(packed, self.device, self.keeps).map_err(Error::from)?);
+            (Residency::Streamed, Some((store, block))) => {
+                let streamed = Arc::new(store.hold(packed).map_err(Error::from)?);
                 self.streams.borrow_mut()[block].push(streamed.clone());
                 Ok(Piece::Streamed(streamed))
             }
