@@ -29,6 +29,8 @@ struct Script {
   std::string arch = "sm_75";
   double slower = 0;
   bool refuses_borrowed = false;
+  std::string miopen = "works";
+  int64_t miopen_from = 0;
 };
 
 // The process's script, read once from the environment.

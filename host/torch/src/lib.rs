@@ -17,6 +17,7 @@ mod ffi;
 mod group_norm;
 mod kernels;
 pub mod memory;
+pub mod miopen;
 pub mod multi_head;
 mod noise;
 mod pace;
