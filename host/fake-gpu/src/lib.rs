@@ -28,8 +28,8 @@
 //! | `arch` | its name, of which `sm_80` and later have TF32; `none` if not reported | `sm_75` |
 //! | `slower` | milliseconds that each convolution takes longer than the last | 0 |
 //! | `borrowed` | `refused`: copies from a mapped file's memory fail | served |
-//! | `miopen` | `fails`: convolutions fail in its words while it is enabled; `slow`, `fast`: they take 500 ms in its queue with it, or without it | `works` |
-//! | `miopen-from` | values of a convolution's input from which that is so | 0 |
+//! | `miopen` | convolutions: `fails`; `slow`, 500 ms with it; `fast`, 500 ms without | `works` |
+//! | `miopen-from` | values of a convolution's input from which they do | 0 |
 //! | `trace` | 1 prints allocations of 1 MiB or more that raise the peak | 0 |
 //!
 //! Pairs are separated by `;`, as in `devices=1;memory=268435456`.

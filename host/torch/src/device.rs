@@ -119,6 +119,9 @@ fn why_none() -> String {
     }
 }
 
+/// The GPUs that this process has used.
+static USED: Mutex<Vec<tch::Device>> = Mutex::new(Vec::new());
+
 /// Runs a small convolution and a product on a device: a GPU that is listed may have no kernels for
 /// its architecture, or no memory.
 fn try_out(device: tch::Device) -> Result<()> {
@@ -146,9 +149,6 @@ fn try_out(device: tch::Device) -> Result<()> {
     }
     Ok(())
 }
-
-/// The GPUs that this process has used.
-static USED: Mutex<Vec<tch::Device>> = Mutex::new(Vec::new());
 
 /// True if a GPU that this process uses can't be waited for: others are not asked, which would take
 /// their memory.
