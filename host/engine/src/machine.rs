@@ -150,8 +150,9 @@ impl Machine {
     }
 
     /// Chooses a device. Call it before any tensor is made; a GPU back end is loaded unless the CPU
-    /// is asked for, after a trial in a process of its own ([`crate::try_gpus_by`]). A process that uses both loads it before either ([`backend::load`]): computing
-    /// on the CPU makes libtorch settle that there is none.
+    /// is asked for, after a trial in a process of its own ([`crate::try_gpus_by`]). A process that
+    /// uses both loads it before either ([`crate::load_gpus`]): computing on the CPU makes libtorch
+    /// settle that there is none.
     ///
     /// # Errors
     /// The device is not there or does not work.
@@ -393,8 +394,8 @@ fn discard(place: Option<&Path>, fingerprint: &str) {
     }
 }
 
-/// Keeps measurements, or leaves those that are there, if they are pinned: the next process measures
-/// again if that fails.
+/// Keeps measurements, or leaves those that are there, if they are pinned: the next process
+/// measures again if that fails.
 fn keep(place: Option<&Path>, kept: &StoredMeasurements, is_pinned: bool) {
     let write = || kept::write(place?, &serde_json::to_vec(kept).ok()?, !is_pinned);
     if write().is_none() {

@@ -194,7 +194,7 @@ class Call {
     }
   }
 
-  // True if the script says this of MIOpen, the convolution is one that it says it of, and the library is enabled or not.
+  // True if the script says this of MIOpen for such a convolution, and MIOpen is as said.
   static bool is_of_miopen(const char* words, const at::Tensor& input, bool enabled) {
     const Script& faults = script();
     return faults.miopen == words && input.numel() >= faults.miopen_from && at::globalContext().userEnabledCuDNN() == enabled;

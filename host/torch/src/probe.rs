@@ -18,8 +18,8 @@ use measurement::{Measurement, Sizes};
 /// Without MIOpen convolutions hold their input nine times: they have to be faster by this.
 const LEAST_GAIN: f64 = 1.1;
 
-/// About the longest time of a measurement, of which a device with MIOpen takes two; its preparation and a piece of work that takes too long
-/// come on top.
+/// About the longest time of a measurement, of which a device with MIOpen takes two; its
+/// preparation and a piece of work that takes too long come on top.
 pub const MOST: Duration = Duration::from_millis(2600);
 
 /// The last two convolutions take some hundredths of a second on a CPU and more memory than caches
@@ -54,8 +54,8 @@ const ATTENTION_WIDTH: i64 = 512;
 const CPU_SMALL: u64 = 20480;
 
 /// Measures a device, within about [`MOST`]; one that has MIOpen with it and without, and leaves
-/// this process's convolutions with the faster way. Without [`crate::memory::install`] before, memory held
-/// on a CPU is not seen.
+/// this process's convolutions with the faster way. Without [`crate::memory::install`] before,
+/// memory held on a CPU is not seen.
 ///
 /// # Errors
 /// Not even f32 runs.
