@@ -123,6 +123,7 @@ static DEVICE: Device = Device {
     free_bytes: 0,
     unified: false,
     fast_dtypes: Vec::new(),
+    hints: Vec::new(),
 };
 
 fn named(number: u8) -> Dtype {

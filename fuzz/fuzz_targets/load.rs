@@ -48,6 +48,7 @@ static REQUEST: LazyLock<(Request, Device, Capabilities)> = LazyLock::new(|| {
         free_bytes: 1 << 32,
         unified: true,
         fast_dtypes: vec![Dtype::F32],
+        hints: Vec::new(),
     };
     let offer = Capabilities {
         dtypes: vec![Dtype::F32, Dtype::Bf16],

@@ -237,6 +237,65 @@ fn a_gpu_that_fails_unasked_gives_way_to_the_cpu_and_fails_its_check() {
     run(&place, "devices=0", &arguments).succeeded();
 }
 
+/// The lines of a run's standard error that have these words.
+fn lines_with(run: &Run, words: &str) -> usize {
+    run.stderr().lines().filter(|line| line.contains(words)).count()
+}
+
+#[test]
+fn a_gpu_that_crashes_unasked_costs_a_line() {
+    let place = Place::new();
+    let script = format!("{ONE};crash=3");
+    let unasked = decode(&place, &script, &tiny(), &["--policy", "fixed", "--json", "-o", "out.png"]);
+    assert_eq!(unasked.record()["device"]["backend"], "cpu");
+    let told = unasked.stderr();
+    assert_eq!(lines_with(&unasked, "warning:"), 1, "{told}");
+    for words in ["going on with the CPU", "trying the GPU in a process of its own: it crashed by signal 6", "cpu"] {
+        assert!(told.contains(words), "{words}: {told}");
+    }
+    // One that is asked for is a failure, in one line.
+    let asked = decode(&place, &script, &tiny(), &["--device", "cuda", "-o", "never.png"]);
+    asked.failed(2, "trying cuda:0 in a process of its own: it crashed by signal 6");
+    assert_eq!(place.files(), ["out.png"]);
+    // After it was mended it is used.
+    let mended = decode(&place, ONE, &tiny(), &["--policy", "fixed", "--json", "-o", "mended.png"]);
+    assert_eq!(mended.record()["device"]["name"], "Fake GPU 0");
+}
+
+#[test]
+fn a_miopen_that_fails_costs_a_line() {
+    let place = Place::new();
+    let smaller = smaller(&place);
+    let decoded = |script: &str, output: &str| {
+        let options = ["--device", "cuda", "--policy", "fixed", "--set", "precision=f32", "--json", "-o", output];
+        let inputs = smaller.iter().map(String::as_str);
+        let arguments: Vec<&str> = ["decode"].into_iter().chain(inputs).chain(options).collect();
+        let run = Run(command_on(&place, ROCM_LIBTORCH, script, &arguments).output().unwrap());
+        (run.record(), place.sample(output).1, run)
+    };
+    let facts = |record: &Value| record["device"]["hints"].to_string();
+    // The measurements of this process are with it.
+    let (record, expected, run) = decoded(&format!("{ONE};miopen=fast"), "sound.safetensors");
+    assert_eq!(record["device"]["name"], "Fake Radeon 0");
+    assert!(facts(&record).contains(r#""name":"miopen","value":"3.5.1""#), "{record}");
+    assert!(!facts(&record).contains("miopen-used"), "{record}");
+    assert_eq!(lines_with(&run, "without MIOpen"), 0);
+    // It fails at the device's first convolution, or at one of the work.
+    for (from, output) in [(0, "first.safetensors"), (1000, "later.safetensors")] {
+        let (record, found, run) = decoded(&format!("{ONE};miopen=fails;miopen-from={from}"), output);
+        assert!(largest_difference(&found, &expected) < 1e-5, "{from}");
+        assert_eq!(lines_with(&run, "convolutions go on without MIOpen"), 1, "{}", run.stderr());
+        assert_eq!(facts(&record).contains("miopen-used"), from == 0, "{record}");
+    }
+    // What is measured then is without it.
+    let failing = format!("{ONE};miopen=fails");
+    let arguments = ["device", "--device", "cuda", "--json"];
+    let shown = Run(command_on(&place, ROCM_LIBTORCH, &failing, &arguments).output().unwrap());
+    let report = shown.json();
+    assert_eq!(report["miopen"], false, "{report}");
+    assert!(facts(&report).contains("miopen-used"), "{report}");
+}
+
 #[test]
 fn tf32_is_a_precision_of_its_own() {
     let place = Place::new();
@@ -479,6 +538,7 @@ fn each_back_end_starts_with_its_settings() {
     assert_eq!(cuda["PYTORCH_ALLOC_CONF"], "expandable_segments:True", "{cuda}");
     assert_eq!(rocm["MIOPEN_FIND_MODE"], "FAST", "{rocm}");
     assert_eq!(rocm["TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL"], "1", "{rocm}");
+    assert_eq!(rocm["TORCH_BLAS_PREFER_HIPBLASLT"], "1", "{rocm}");
     assert!(rocm["PYTORCH_ALLOC_CONF"].is_null() && cuda["MIOPEN_FIND_MODE"].is_null(), "{rocm} {cuda}");
 }
 

@@ -1,15 +1,17 @@
 //! `tilewright device …`: facts about this machine's devices, measured now, and their check.
 
 mod check;
+pub mod trial;
 
 use std::io::Write;
 
 use serde::Serialize;
 use tilewright_engine::{Machine, Probe, announce_probe};
-use tilewright_plan::{Device, Dtype, bytes, words::with_noun};
+use tilewright_plan::{Backend, Device, Dtype, bytes, words::with_noun};
 use tilewright_torch::{
     attention, backend,
     device::{amd_gpus, system_memory},
+    miopen,
 };
 
 use crate::{
@@ -31,6 +33,9 @@ struct Report {
     bytes_per_second: f64,
     speeds: Vec<Speed>,
     attention: Vec<Attention>,
+    /// True if convolutions go through MIOpen; none of a device without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    miopen: Option<bool>,
 }
 
 #[derive(Serialize)]
@@ -65,6 +70,8 @@ struct Attention {
 /// Explains the wait if a device has not been measured yet.
 pub fn say_what_is_measured() {
     announce_probe(|facts, measured| match measured {
+        // With MIOpen and without.
+        None if facts.backend == Backend::Rocm => tell!("note: measuring {}, for about 6 s", facts.name),
         None => tell!("note: measuring {}, for about 3 s", facts.name),
         Some(measured) if measured.disturbed => {
             tell!(
@@ -146,6 +153,7 @@ fn report(machine: &Machine) -> Outcome<Report> {
             .map(|speed| Speed { dtype: speed.dtype, layout: speed.layout, flops_per_second: speed.flops_per_second })
             .collect(),
         attention: attention.collect(),
+        miopen: measured.miopen,
     })
 }
 
@@ -153,6 +161,8 @@ fn rows(report: &Report) -> Vec<(&'static str, String)> {
     let device = &report.device;
     let fast: Vec<String> = device.fast_dtypes.iter().map(Dtype::to_string).collect();
     let backend = format!("{:?}", device.backend).to_lowercase();
+    let versions = device.hints.iter().filter(|hint| hint.name != miopen::FACT);
+    let versions: Vec<String> = versions.map(|hint| format!("{} {}", hint.name, hint.value)).collect();
     let mut rows = vec![
         (
             "device",
@@ -179,6 +189,13 @@ fn rows(report: &Report) -> Vec<(&'static str, String)> {
         ("fast types", fast.join(", ")),
         ("bandwidth", format!("{}B/s", table::count(report.bytes_per_second))),
     ];
+    if !versions.is_empty() {
+        rows.push(("libraries", versions.join(", ")));
+    }
+    if let Some(is_used) = report.miopen {
+        let way = if is_used { "by MIOpen" } else { "without MIOpen, which fails or is slower here" };
+        rows.push(("convolutions", way.to_owned()));
+    }
     for gpu in &report.amd {
         let used = |used: u64, total: u64| format!("{} of {} used", bytes::display(used), bytes::display(total));
         rows.push((

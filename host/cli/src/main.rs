@@ -7,6 +7,7 @@
 mod args;
 mod batch;
 mod bench;
+mod child;
 mod config;
 mod decode;
 mod device;
@@ -83,6 +84,7 @@ fn status() -> u8 {
         return failure.report();
     }
     backend::set_environment();
+    device::trial::begin(&arguments.command);
     // A server logs and ends as its configuration says.
     if !matches!(arguments.command, Command::Serve(_)) {
         log::begin(arguments.global.verbose);

@@ -261,6 +261,7 @@ impl Fixture {
             free_bytes: 25 << 30,
             unified: true,
             fast_dtypes: vec![Dtype::F32],
+            hints: Vec::new(),
         };
         vec![device("main", self.hardware(), true), device("spare", cpu, false)]
     }

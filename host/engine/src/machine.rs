@@ -2,8 +2,6 @@
 
 use std::{
     env, fs,
-    io::Write,
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
@@ -13,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use tch::Device;
 use tilewright_files::{UserFolder, digest::fnv1a};
 use tilewright_kernels::{Kernels, Measured};
-use tilewright_plan::{Backend, CONVOLUTION, Device as Facts, Dtype, HostMemory, Layout, PlanOption, Precision, Stage};
-use tilewright_torch::{backend, device, device::Choice, kernels, memory, probe};
+use tilewright_plan::{CONVOLUTION, Device as Facts, Dtype, HostMemory, Layout, PlanOption, Precision, Stage};
+use tilewright_torch::{backend, device, device::Choice, kernels, memory, miopen, probe};
 
-use crate::Result;
+use crate::{Result, kept, libraries, trial};
 
 /// The source of a device's measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,11 +83,12 @@ impl Machine {
         Self { device, facts, measured, fingerprint, warm: Arc::default() }
     }
 
-    /// The facts, with the memory that is free now: a service's device was looked at when it
-    /// started.
+    /// The facts, with the memory that is free now, and with MIOpen if it is still used: a
+    /// service's device was looked at when it started.
     pub(crate) fn facts_now(&self) -> Facts {
         let free_bytes = device::free_bytes(self.device).unwrap_or(self.facts.free_bytes);
-        Facts { free_bytes, ..self.facts.clone() }
+        let hints = if self.device == Device::Cpu { Vec::new() } else { device::library_facts() };
+        Facts { free_bytes, hints, ..self.facts.clone() }
     }
 
     /// Memory of the host as it is now, and its way to the device.
@@ -124,8 +123,16 @@ impl Machine {
         if is_rough { estimated / MOST_DISTURBED } else { estimated }
     }
 
+    /// Lets the next process measure without MIOpen if that has failed since it was measured.
+    fn note_miopen(&self) {
+        if self.measured.miopen == Some(true) && miopen::has_failed() {
+            discard(place(self.device, &self.facts).as_deref(), &self.fingerprint);
+        }
+    }
+
     /// Notes that work was done in a format; true if it was the first on a GPU in this process.
     pub(crate) fn note_run(&self, format: Format) -> bool {
+        self.note_miopen();
         let mut warm = self.warm.lock().unwrap_or_else(PoisonError::into_inner);
         let is_known = warm.contains(&format);
         if !is_known {
@@ -143,20 +150,25 @@ impl Machine {
     }
 
     /// Chooses a device. Call it before any tensor is made; a GPU back end is loaded unless the CPU
-    /// is asked for. A process that uses both loads it before either ([`backend::load`]): computing
-    /// on the CPU makes libtorch settle that there is none.
+    /// is asked for, after a trial in a process of its own ([`crate::try_gpus_by`]). A process that
+    /// uses both loads it before either ([`crate::load_gpus`]): computing on the CPU makes libtorch
+    /// settle that there is none.
     ///
     /// # Errors
     /// The device is not there or does not work.
     pub fn find(choice: Choice) -> Result<Found> {
-        let backend = match choice {
-            Choice::Cpu => None,
-            Choice::Gpu(_) => backend::load()?,
+        let load = || trial::survived(choice).and_then(|()| backend::load());
+        let (choice, backend) = match choice {
+            Choice::Cpu => (choice, None),
+            Choice::Gpu(_) => (choice, load()?),
             // A GPU that was not asked for by name must not keep the CPU from working.
-            Choice::Auto => backend::load().unwrap_or_else(|error| {
-                tracing::warn!(%error, "the GPU back end can't be used: going on with the CPU");
-                None
-            }),
+            Choice::Auto => match load() {
+                Ok(backend) => (choice, backend),
+                Err(error) => {
+                    tracing::warn!(%error, "the GPU back end can't be used: going on with the CPU");
+                    (Choice::Cpu, None)
+                }
+            },
         };
         memory::install()?;
         let device = device::select(choice)?;
@@ -193,25 +205,15 @@ impl Found {
             memory::trim(device)?;
             Ok(measured)
         })?;
+        // The process's convolutions are to be those that were measured.
+        if let Some(is_used) = measured.miopen {
+            miopen::set_used(is_used);
+            facts.hints = device::library_facts();
+        }
         facts.fast_dtypes = measured.fast_dtypes();
         Ok(Machine::new(device, facts, measured, fingerprint))
     }
 }
-
-/// Settings in the environment that change how fast a GPU is, or which one it is.
-const SETTINGS: [&str; 11] = [
-    "CUDA_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES",
-    "HSA_OVERRIDE_GFX_VERSION",
-    "MIOPEN_FIND_MODE",
-    "NVIDIA_TF32_OVERRIDE",
-    "PYTORCH_ALLOC_CONF",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "PYTORCH_HIP_ALLOC_CONF",
-    "PYTORCH_MIOPEN_SUGGEST_NHWC",
-    "PYTORCH_TUNABLEOP_ENABLED",
-    "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL",
-];
 
 /// The numbers of the probe's version for a CPU and for a GPU: measurements of another one are made
 /// again.
@@ -219,33 +221,22 @@ const CPU_PROBE: u32 = 2;
 const GPU_PROBE: u32 = 3;
 
 fn fingerprint(device: Device, facts: &Facts) -> String {
-    let first_line = |path| fs::read_to_string(path).ok().and_then(|text| text.lines().next().map(str::to_owned));
-    let driver = match facts.backend {
-        Backend::Cuda => first_line("/proc/driver/nvidia/version"),
-        Backend::Rocm => first_line("/sys/module/amdgpu/version").or_else(|| first_line("/proc/sys/kernel/osrelease")),
-        Backend::Cpu | Backend::Metal => None,
-    };
-    // libtorch says nothing of its version in the C++ interface that is linked; its files change
-    // with it.
-    let libtorch: Vec<String> = ["libtorch_cpu.so", "libtorch_cuda.so", "libtorch_hip.so"]
-        .iter()
-        .filter_map(|name| fs::metadata(backend::folder().ok()?.join(name)).ok())
-        .map(|file| format!("{}@{}", file.len(), file.mtime()))
-        .collect();
-    let probe = if facts.backend == Backend::Cpu { CPU_PROBE } else { GPU_PROBE };
-    let settings = SETTINGS.iter().filter_map(|name| Some(format!(", {name}={}", env::var_os(name)?.display())));
+    let probe = if device == Device::Cpu { CPU_PROBE } else { GPU_PROBE };
+    let versions = if device == Device::Cpu { Vec::new() } else { device::library_versions() };
+    let versions = versions.iter().map(|version| format!(", {} {}", version.name, version.value));
     format!(
-        "{} ({:?}, {}, {} units), {} threads, tilewright {} (probe {probe}), libtorch {}, {}{}{}",
+        "{} ({:?}, {}, {} units), {} threads, tilewright {} (probe {probe}), libtorch {}, {}{}{}{}",
         facts.name,
         facts.backend,
         facts.arch,
         facts.compute_units,
         tch::get_num_threads(),
         env!("CARGO_PKG_VERSION"),
-        libtorch.join(" "),
-        driver.as_deref().unwrap_or("no driver"),
+        libraries::files(),
+        libraries::driver(facts.backend).as_deref().unwrap_or("no driver"),
         device::bus_address(device).map(|address| format!(", {address}")).unwrap_or_default(),
-        settings.collect::<String>(),
+        versions.collect::<String>(),
+        libraries::settings(),
     )
 }
 
@@ -260,6 +251,9 @@ struct StoredMeasurements {
     /// Measurements so far.
     #[serde(default)]
     times: u32,
+    /// MIOpen was measured, and has failed in the work since: nothing goes by these any more.
+    #[serde(default)]
+    miopen_failed: bool,
 }
 
 /// The most measurements of a machine that is never quiet for long enough.
@@ -300,17 +294,28 @@ fn kept_or_measured(
     Surroundings { is_quiet, is_pinned }: Surroundings,
     measure: impl FnOnce() -> Result<Measured>,
 ) -> Result<Measured> {
-    let there = read_measurements(place, fingerprint);
+    let kept = || read_measurements(place, fingerprint);
+    if probe == Probe::Kept && kept().is_some_and(|there| there.miopen_failed) {
+        miopen::leave_out();
+    }
+    let sound = || kept().filter(|there| !there.miopen_failed);
+    let there = sound();
     if is_pinned {
         return match there {
             Some(there) if probe == Probe::Kept => Ok(there.measured),
             Some(_) => measure(),
             None => {
                 let (fingerprint, measured) = (fingerprint.to_owned(), measure()?);
-                let first = StoredMeasurements { fingerprint, measured, was_quiet: is_quiet, times: MOST_TIMES };
+                let first = StoredMeasurements {
+                    fingerprint,
+                    measured,
+                    was_quiet: is_quiet,
+                    times: MOST_TIMES,
+                    miopen_failed: false,
+                };
                 keep(place, &first, true);
                 // The measurements of another process, if it was faster.
-                if let Some(there) = read_measurements(place, &first.fingerprint) {
+                if let Some(there) = sound() {
                     return Ok(there.measured);
                 }
                 // The file is another machine's, or another libtorch's.
@@ -331,7 +336,14 @@ fn kept_or_measured(
         measured = before.measured;
     }
     let fingerprint = fingerprint.to_owned();
-    keep(place, &StoredMeasurements { fingerprint, measured: measured.clone(), was_quiet: is_quiet, times }, false);
+    let stored = StoredMeasurements {
+        fingerprint,
+        measured: measured.clone(),
+        was_quiet: is_quiet,
+        times,
+        miopen_failed: false,
+    };
+    keep(place, &stored, false);
     Ok(measured)
 }
 
@@ -378,20 +390,17 @@ fn read_measurements(place: Option<&Path>, fingerprint: &str) -> Option<StoredMe
     is_sound.then_some(kept)
 }
 
-/// Keeps measurements, or leaves those that are there, if they are pinned. A cache that can't be
-/// written is no failure: the next process measures again.
+/// Marks measurements of a MIOpen that has failed.
+fn discard(place: Option<&Path>, fingerprint: &str) {
+    if let Some(there) = read_measurements(place, fingerprint).filter(|there| !there.miopen_failed) {
+        keep(place, &StoredMeasurements { miopen_failed: true, ..there }, false);
+    }
+}
+
+/// Keeps measurements, or leaves those that are there, if they are pinned: the next process
+/// measures again if that fails.
 fn keep(place: Option<&Path>, kept: &StoredMeasurements, is_pinned: bool) {
-    let write = || -> Option<()> {
-        let place = place?;
-        let folder = place.parent()?;
-        fs::create_dir_all(folder).ok()?;
-        let mut file = tempfile::Builder::new().prefix(".tilewright-").tempfile_in(folder).ok()?;
-        file.write_all(&serde_json::to_vec(kept).ok()?).ok()?;
-        match is_pinned {
-            true => file.persist_noclobber(place).ok().map(drop),
-            false => file.persist(place).ok().map(drop),
-        }
-    };
+    let write = || kept::write(place?, &serde_json::to_vec(kept).ok()?, !is_pinned);
     if write().is_none() {
         tracing::debug!("the device's measurements can't be kept");
     }
@@ -465,6 +474,23 @@ mod tests {
         fs::write(processes.folder.path().join("probe.json"), "{}").unwrap();
         assert_eq!(processes.run_in(pinned, Probe::Kept, &right), 100.0);
         assert_eq!((processes.run_in(pinned, Probe::Kept, &busy), processes.probes), (100.0, 3));
+    }
+
+    #[test]
+    fn nothing_goes_by_measurements_of_a_miopen_that_failed() {
+        for is_pinned in [false, true] {
+            let (mut processes, with, without) =
+                (Processes::new(), measured(100.0, false, false), measured(40.0, false, false));
+            let mut run = |found| processes.run_in(Surroundings { is_quiet: true, is_pinned }, Probe::Kept, found);
+            assert_eq!([run(&with), run(&without)], [100.0; 2]);
+            let place = processes.folder.path().join("probe.json");
+            discard(Some(&place), "another machine");
+            assert_eq!(processes.run_in(Surroundings { is_quiet: true, is_pinned }, Probe::Kept, &without), 100.0);
+            discard(Some(&place), "machine");
+            let mut run = |found| processes.run_in(Surroundings { is_quiet: true, is_pinned }, Probe::Kept, found);
+            assert_eq!([run(&without), run(&with)], [40.0; 2]);
+            assert_eq!(processes.probes, 2);
+        }
     }
 
     #[test]

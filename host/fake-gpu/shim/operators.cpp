@@ -3,6 +3,7 @@
 #include "script.h"
 
 #include <atomic>
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -85,6 +86,7 @@ class Call {
     const int device = device_->index();
     fake::begin_operation(device, op_.schema().name().c_str());
     const bool convolves = name_.find("conv") != std::string::npos;
+    TORCH_CHECK(!convolves || !is_of_miopen("fails", (*stack)[first].toTensor(), /*enabled=*/true), "miopenStatusUnknownError");
     if (name_ == "aten::_convolution" && stack->back().toBool()) round_operands(stack, first);
     if (convolves) fake::enqueue(device, time_of((*stack)[first].toTensor()));
     // What the host is to see has to be there.
@@ -192,12 +194,19 @@ class Call {
     }
   }
 
+  // True if the script says this of MIOpen for such a convolution, and MIOpen is as said.
+  static bool is_of_miopen(const char* words, const at::Tensor& input, bool enabled) {
+    const Script& faults = script();
+    return faults.miopen == words && input.numel() >= faults.miopen_from && at::globalContext().userEnabledCuDNN() == enabled;
+  }
+
   // Milliseconds that a convolution of an input takes.
   static double time_of(const at::Tensor& input) {
     static double longer = 0;
     longer += script().slower;
+    const bool is_slow = is_of_miopen("slow", input, /*enabled=*/true) || is_of_miopen("fast", input, /*enabled=*/false);
     const bool is_large = script().cliff != 0 && input.nbytes() >= script().cliff;
-    return script().delay + longer + (is_large ? 100.0 * static_cast<double>(input.nbytes()) / (1 << 20) : 0);
+    return script().delay + longer + (is_slow ? 500.0 : 0.0) + (is_large ? 100.0 * static_cast<double>(input.nbytes()) / (1 << 20) : 0);
   }
 
   // Changes a value that has come to the host.

@@ -170,6 +170,9 @@ int cudaDriverGetVersion(int* version) {
 
 int cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
 
+// cudnn.h's.
+size_t cudnnGetVersion() { return 91900; }
+
 int cudaDeviceGetAttribute(int* value, int attribute, int device) {
   if (device < 0 || device >= script().devices) return kInvalidValue;
   switch (attribute) {
@@ -196,9 +199,18 @@ int cudaGetDeviceProperties(void* properties, int device) {
 
 // HIP's, as in hip_runtime_api.h.
 
-int hipDriverGetVersion(int* version) { return cudaDriverGetVersion(version); }
+int hipDriverGetVersion(int* version) {
+  *version = 70253211;
+  return kSuccess;
+}
 
-int hipRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
+int hipRuntimeGetVersion(int* version) { return hipDriverGetVersion(version); }
+
+// miopen.h's.
+int miopenGetVersion(size_t* major, size_t* minor, size_t* patch) {
+  *major = 3, *minor = 5, *patch = 1;
+  return kSuccess;
+}
 
 int hipGetDeviceCount(int* count) { return cudaGetDeviceCount(count); }
 

@@ -36,6 +36,8 @@ Script read(const char* text) {
       {"slower", [&](Value value) { script.slower = std::stod(value); }},
       {"borrowed", [&](Value value) { script.refuses_borrowed = value == "refused"; }},
       {"pinned", [&](Value value) { script.pinned = std::stoull(value); }},
+      {"miopen", [&](Value value) { script.miopen = value; }},
+      {"miopen-from", [&](Value value) { script.miopen_from = std::stoll(value); }},
       {"trace", [&](Value value) { script.traces = value == "1"; }},
   };
   std::istringstream pairs(text);

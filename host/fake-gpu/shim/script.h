@@ -30,6 +30,8 @@ struct Script {
   double slower = 0;
   bool refuses_borrowed = false;
   uint64_t pinned = UINT64_MAX;
+  std::string miopen = "works";
+  int64_t miopen_from = 0;
 };
 
 // The process's script, read once from the environment.

@@ -41,6 +41,7 @@ impl Machine {
             free_bytes: total_bytes / 10 * 9,
             unified: self.unified,
             fast_dtypes: self.fast.to_vec(),
+            hints: Vec::new(),
         }
     }
 

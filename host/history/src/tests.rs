@@ -70,6 +70,7 @@ fn record(second: u32, size: [u32; 4], tile: u32) -> Record {
             free_bytes: 4 << 30,
             unified: true,
             fast_dtypes: vec![Dtype::F32],
+            hints: Vec::new(),
         },
         policy: PolicyIdentity {
             name: "adaptive".into(),

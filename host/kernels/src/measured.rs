@@ -105,6 +105,10 @@ pub struct Measured {
     pub transfer_bytes_per_second: Option<f64>,
     /// The libraries that were measured.
     pub backend: Backend,
+    /// True if convolutions went through MIOpen, false if it fails or is slower than libtorch's own
+    /// products; none of a device without it.
+    #[serde(default)]
+    pub miopen: Option<bool>,
     /// True if there was too little time to measure f32 properly: the device was busy, or is slow.
     #[serde(default)]
     pub hurried: bool,
@@ -179,6 +183,7 @@ mod tests {
             bytes_per_second: 1.0,
             transfer_bytes_per_second: None,
             backend: Backend::Cpu,
+            miopen: None,
             hurried: false,
             disturbed: false,
             int8_per_product: None,

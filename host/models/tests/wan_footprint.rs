@@ -35,6 +35,7 @@ fn device() -> Measured {
         bytes_per_second: 1e10,
         transfer_bytes_per_second: None,
         backend: Backend::Cpu,
+        miopen: None,
         hurried: false,
         disturbed: false,
         int8_per_product: None,

@@ -22,6 +22,7 @@ fn measured(backend: Backend, fused_attention: bool) -> Measured {
         bytes_per_second: 2e11,
         transfer_bytes_per_second: None,
         backend,
+        miopen: None,
         hurried: false,
         disturbed: false,
         int8_per_product: None,

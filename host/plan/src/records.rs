@@ -226,8 +226,10 @@ fn sense_of_exchange<W: Work>(exchange: &Exchange<W>) -> Option<String> {
 }
 
 fn sense_of_device(device: &Device) -> Option<String> {
-    let types = device.fast_dtypes.len();
-    (types > MOST_HINTS).then(|| format!("{types} fast types"))
+    let (types, hints) = (device.fast_dtypes.len(), device.hints.len());
+    (types > MOST_HINTS)
+        .then(|| format!("{types} fast types"))
+        .or_else(|| (hints > MOST_HINTS).then(|| format!("{hints} hints of the device")))
 }
 
 #[cfg(test)]

@@ -81,6 +81,9 @@ pub struct Device {
     pub unified: bool,
     /// The types that a probe on this device found no slower than f32, fastest first.
     pub fast_dtypes: Vec<Dtype>,
+    /// Facts that have no field, of a GPU: the versions of its libraries.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hints: Vec<Hint>,
 }
 
 impl Device {

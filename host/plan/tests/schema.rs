@@ -80,6 +80,7 @@ fn record() -> Record {
             free_bytes: 1 << 36,
             unified: true,
             fast_dtypes: vec![Dtype::Bf16, Dtype::F16],
+            hints: Vec::new(),
         },
         policy: PolicyIdentity {
             name: "adaptive".into(),

@@ -162,6 +162,7 @@ fn device(backend: Backend, fast_dtypes: Vec<Dtype>) -> Device {
         free_bytes: 1 << 33,
         unified: false,
         fast_dtypes,
+        hints: Vec::new(),
     }
 }
 

@@ -67,6 +67,7 @@ fn decide(policy: &LoadedPolicy, settings: &[&str], request: &Request) -> (Plan,
         free_bytes: 1 << 33,
         unified: true,
         fast_dtypes: vec![],
+        hints: Vec::new(),
     };
     let capabilities = Capabilities {
         dtypes: vec![Dtype::F32],

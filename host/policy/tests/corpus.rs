@@ -95,6 +95,7 @@ fn cases() -> Vec<Case> {
         free_bytes: 1 << 36,
         unified: backend == Backend::Rocm,
         fast_dtypes: fast.to_vec(),
+        hints: Vec::new(),
     };
     let offer = |carried| Capabilities {
         dtypes: vec![Dtype::F32, Dtype::Bf16, Dtype::F16],

@@ -133,6 +133,7 @@ fn device(backend: Backend) -> Device {
         free_bytes: 1 << 36,
         unified: true,
         fast_dtypes: if backend == Backend::Cpu { vec![] } else { vec![Dtype::Bf16] },
+        hints: Vec::new(),
     }
 }
 

@@ -195,6 +195,7 @@ fn device(backend: Backend, arch: &str) -> Device {
         free_bytes: 1 << 34,
         unified: false,
         fast_dtypes: vec![Dtype::Bf16],
+        hints: Vec::new(),
     }
 }
 

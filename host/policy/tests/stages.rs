@@ -123,6 +123,7 @@ fn device() -> Device {
         free_bytes: 1 << 33,
         unified: false,
         fast_dtypes: Vec::new(),
+        hints: Vec::new(),
     }
 }
 

@@ -6,10 +6,10 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use tilewright_config::{Choice, Config};
-use tilewright_engine::{Machine, Probe};
+use tilewright_config::Config;
+use tilewright_engine::{Machine, Probe, load_gpus};
 use tilewright_pipeline::default_limit;
-use tilewright_torch::{backend, memory};
+use tilewright_torch::memory;
 
 use crate::{Error, Result, jobs::queue::Queue};
 
@@ -137,9 +137,7 @@ impl IdleWorker {
 /// A device is not there.
 pub fn open(config: &Config) -> Result<Vec<IdleWorker>> {
     // Before any device: libtorch answers the first question about GPUs for good.
-    if config.devices().values().any(|device| device.device != Choice::Cpu)
-        && let Err(error) = backend::load()
-    {
+    if let Err(error) = load_gpus(config.devices().values().map(|device| device.device)) {
         tracing::warn!(%error, "the GPU back end can't be loaded");
     }
     let capacity = config.server.limits.queue as usize;

@@ -35,7 +35,8 @@ pub fn plain(query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
 }
 
 /// Attention by products with transposed keys. The products are multiplied by `scale`, and have a
-/// bias added; scores and softmax are f32.
+/// bias added; scores and softmax are f32. In f16, whose largest value is 65504, it is the queries
+/// that are multiplied: the products of wide heads would be infinite before.
 pub(crate) fn weighted(
     query: &Tensor,
     transposed: &Tensor,
@@ -43,10 +44,14 @@ pub(crate) fn weighted(
     scale: f64,
     bias: Option<&Tensor>,
 ) -> Result<Tensor> {
-    let products = query.f_matmul(transposed)?;
+    let is_narrow = query.f_kind()? == Kind::Half && scale != 1.0;
+    let products = match is_narrow {
+        true => scalar::multiply(query, scale)?.f_matmul(transposed)?,
+        false => query.f_matmul(transposed)?,
+    };
     let scores = products.f_to_kind(Kind::Float)?;
     drop(products);
-    let mut scores = scalar::multiply_in_place(scores, scale)?;
+    let mut scores = if is_narrow { scores } else { scalar::multiply_in_place(scores, scale)? };
     if let Some(bias) = bias {
         scores = scores.f_add_(bias)?;
     }
@@ -216,6 +221,36 @@ mod tests {
         let difference = f64::try_from((plain(&query, &key, &value).unwrap() - whole).abs().max()).unwrap();
         assert!(difference < 1e-5, "{difference}");
         assert!(plain_bytes(1, tokens, 16) < (9 * SCORES) as u64);
+    }
+
+    #[test]
+    fn products_of_wide_heads_are_finite_in_f16() {
+        let _no_grad = tch::no_grad_guard();
+        // 12 · 12 · 512 is more than f16 holds, and an eleventh of it less.
+        let twelves = Tensor::full([1, 40, 512], 12.0, (Kind::Half, Device::Cpu));
+        let value = Tensor::randn([1, 40, 512], (Kind::Float, Device::Cpu)).to_kind(Kind::Half);
+        let expected = value.to_kind(Kind::Float).mean_dim(1_i64, true, Kind::Float);
+        let agrees = |found: &Tensor| {
+            let difference = f64::try_from((found.to_kind(Kind::Float) - &expected).abs().max()).unwrap();
+            assert!(difference < 2e-3, "{difference}");
+        };
+        agrees(&plain(&twelves, &twelves, &value).unwrap());
+        let several = Tensor::empty([1, 40, 512], (Kind::Half, Device::Cpu));
+        let way = multi_head::Way::Pieces(Some(16));
+        multi_head::attend_onto(&several, [&twelves, &twelves, &value], 1, false, way).unwrap();
+        agrees(&several);
+    }
+
+    #[test]
+    fn wider_types_keep_their_bits() {
+        let _no_grad = tch::no_grad_guard();
+        for kind in [Kind::Float, Kind::BFloat16] {
+            let random = || Tensor::randn([1, 24, 64], (Kind::Float, Device::Cpu)).to_kind(kind);
+            let (query, key, value) = (random(), random(), random());
+            let scores = query.matmul(&key.transpose(1, 2)).to_kind(Kind::Float) * 0.125;
+            let expected = scores.softmax(-1, Kind::Float).to_kind(kind).matmul(&value);
+            assert_eq!(plain(&query, &key, &value).unwrap(), expected, "{kind:?}");
+        }
     }
 
     #[test]

@@ -29,8 +29,9 @@ struct Setting {
 /// Memory in segments that grow suits tiles of many sizes. It is left off on ROCm, where it has
 /// been seen to hang in the driver at the first allocation (pytorch issue 192259). MIOpen's search
 /// for the best solver takes minutes without its fast mode (ROCm/TheRock issue 2591). Fused
-/// attention on consumer cards counts as experimental there.
-const ENVIRONMENT: [Setting; 3] = [
+/// attention on consumer cards counts as experimental there. Products by hipBLASLt are those that
+/// AMD tunes; libtorch takes hipBLAS where it has none for the architecture.
+const ENVIRONMENT: [Setting; 4] = [
     Setting {
         backend: Backend::Cuda,
         name: "PYTORCH_ALLOC_CONF",
@@ -38,6 +39,7 @@ const ENVIRONMENT: [Setting; 3] = [
         aliases: &["PYTORCH_CUDA_ALLOC_CONF"],
     },
     Setting { backend: Backend::Rocm, name: "MIOPEN_FIND_MODE", value: "FAST", aliases: &[] },
+    Setting { backend: Backend::Rocm, name: "TORCH_BLAS_PREFER_HIPBLASLT", value: "1", aliases: &[] },
     Setting { backend: Backend::Rocm, name: "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL", value: "1", aliases: &[] },
 ];
 
@@ -119,6 +121,11 @@ pub fn set_environment() {
             unsafe { env::set_var(setting.name, setting.value) };
         }
     }
+}
+
+/// The back end beside the libtorch in use, and its library, before it is loaded.
+pub fn beside() -> Option<(Backend, PathBuf)> {
+    find(&folder().ok()?)
 }
 
 /// Loads the GPU back end beside the libtorch in use, if there is one. Only the first call does

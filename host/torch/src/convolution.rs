@@ -3,7 +3,7 @@
 use tch::Tensor;
 
 use crate::{
-    Result,
+    Result, miopen,
     pieces::{Operation, Pieces, part},
 };
 
@@ -40,7 +40,8 @@ pub fn conv2d(
     let operation = Operation::Convolution { taps, channels: [into as f64, out as f64] };
     let least = (LEAST_PIXELS / columns.max(1) + 1).max(LEAST_ROWS);
     let mut pieces = Pieces::in_units(input.device(), input.f_kind()?, rows, operation, [UNIT, least]);
-    let run = |input: &Tensor, padding: [i64; 2]| at_once(input, weight, bias, stride, padding, tf32);
+    let run =
+        |input: &Tensor, padding: [i64; 2]| miopen::or_without(|| at_once(input, weight, bias, stride, padding, tf32));
     let is_whole = pieces.is_whole();
     let mut output = None;
     while let Some(piece) = pieces.begin()?.filter(|_| !is_whole) {

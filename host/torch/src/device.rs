@@ -7,6 +7,7 @@ use std::{
     fs::{self, File},
     io::ErrorKind,
     path::Path,
+    sync::{Mutex, PoisonError},
     thread,
 };
 use tilewright_wording::Setting;
@@ -15,12 +16,12 @@ use tch::{Kind, Tensor};
 use tilewright_plan::{Backend, Device as Facts};
 
 pub use self::{
-    runtime::versions,
+    runtime::{library_facts, library_versions, versions},
     sysfs::{AmdGpu, amd_gpus},
 };
 pub use tilewright_plan::DeviceChoice as Choice;
 
-use crate::{Error, Result, backend, ffi, memory};
+use crate::{Error, Result, backend, conv2d, ffi, memory};
 
 /// Memory of the machine as the kernel sees it, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,14 +119,16 @@ fn why_none() -> String {
     }
 }
 
+/// The GPUs that this process has used.
+static USED: Mutex<Vec<tch::Device>> = Mutex::new(Vec::new());
+
 /// Runs a small convolution and a product on a device: a GPU that is listed may have no kernels for
 /// its architecture, or no memory.
 fn try_out(device: tch::Device) -> Result<()> {
     let _no_grad = tch::no_grad_guard();
     let picture = Tensor::f_ones([1, 8, 8, 8], (Kind::Float, device))?;
     let weight = Tensor::f_ones([8, 8, 3, 3], (Kind::Float, device))?;
-    let sum = picture
-        .f_conv2d(&weight, None::<Tensor>, [1, 1], [0, 0], [1, 1], 1)?
+    let sum = conv2d(&picture, &weight, None, 1, [0, 0], false)?
         .f_silu()?
         .f_matmul(&Tensor::f_ones([6, 6], (Kind::Float, device))?)?;
     let sum = f64::try_from(&sum.f_sum(Kind::Float)?)?;
@@ -140,7 +143,19 @@ fn try_out(device: tch::Device) -> Result<()> {
             reason: format!("a sum of ones is {sum} in place of {expected}: its driver or libraries are broken"),
         });
     }
+    let mut used = USED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !used.contains(&device) {
+        used.push(device);
+    }
     Ok(())
+}
+
+/// True if a GPU that this process uses can't be waited for: others are not asked, which would take
+/// their memory.
+pub(crate) fn is_any_lost() -> bool {
+    let used = USED.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    // A runtime's own words are never in doubt, so that this does not ask itself.
+    used.into_iter().any(|device| synchronize(device).is_err())
 }
 
 /// Waits for all work of a device; does nothing for a CPU.
@@ -208,6 +223,7 @@ fn cpu_facts() -> Result<Facts> {
         free_bytes: memory.available,
         unified: true,
         fast_dtypes: Vec::new(),
+        hints: Vec::new(),
     })
 }
 
@@ -226,6 +242,7 @@ fn gpu_facts(index: usize, backend: Backend) -> Result<Facts> {
         free_bytes,
         unified: known.integrated,
         fast_dtypes: Vec::new(),
+        hints: library_facts(),
     })
 }
 

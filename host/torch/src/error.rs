@@ -4,6 +4,8 @@ use tch::TchError;
 use thiserror::Error;
 use tilewright_wording::Setting;
 
+use crate::device;
+
 /// A `Result` with this crate's [`enum@Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -26,6 +28,9 @@ pub enum Error {
         Setting::Device
     )]
     NoKernel(String),
+    /// MIOpen failed at something that libtorch has another way for.
+    #[error("MIOpen: {}; use another version of ROCm, or {} cpu", .0, Setting::Device)]
+    Miopen(String),
     /// The caller has cancelled the work.
     #[error("interrupted")]
     Cancelled,
@@ -47,7 +52,11 @@ pub enum Error {
 enum Kind {
     OutOfMemory,
     DeviceLost,
+    /// The device is lost if it says so when it is waited for: the same words stand for a product
+    /// that was refused and for a fault of earlier work.
+    MaybeLost,
     NoKernel,
+    Miopen,
 }
 
 /// The words in which libtorch and the libraries below it report what the caller reacts to; none
@@ -55,7 +64,7 @@ enum Kind {
 /// pytorch v2.11.0 (c10/core/impl/alloc_cpu.cpp, c10/cuda/CUDACachingAllocator.cpp,
 /// c10/cuda/CUDAException.cpp, aten/src/ATen/cuda/Exceptions.h), CUDA's and HIP's runtimes
 /// (cudaGetErrorString, hipGetErrorString), cuDNN, cuBLAS, MIOpen and oneDNN.
-const KINDS: [(&str, Kind); 31] = [
+const KINDS: [(&str, Kind); 39] = [
     ("memory limit:", Kind::OutOfMemory),
     ("out of memory", Kind::OutOfMemory),
     ("can't allocate memory", Kind::OutOfMemory),
@@ -73,6 +82,9 @@ const KINDS: [(&str, Kind); 31] = [
     ("hipErrorLaunchOutOfResources", Kind::OutOfMemory),
     // cuDNN's engines are refused if their workspaces can't be had.
     ("unable to find an engine to execute this computation", Kind::OutOfMemory),
+    // The allocator asks NVML for the report of memory that ran out, and fails there where NVML
+    // does not answer.
+    ("NVML_SUCCESS ==", Kind::OutOfMemory),
     ("no kernel image is available", Kind::NoKernel),
     ("invalid device function", Kind::NoKernel),
     ("hipErrorNoBinaryForGpu", Kind::NoKernel),
@@ -90,17 +102,31 @@ const KINDS: [(&str, Kind); 31] = [
     ("fallen off the bus", Kind::DeviceLost),
     ("launch timed out", Kind::DeviceLost),
     ("context is destroyed", Kind::DeviceLost),
+    ("Memory access fault by GPU", Kind::DeviceLost),
+    ("hipErrorUnknown", Kind::DeviceLost),
+    ("CUDA error: unknown error", Kind::DeviceLost),
+    ("HIP error: unknown error", Kind::DeviceLost),
+    ("CUBLAS_STATUS_EXECUTION_FAILED", Kind::MaybeLost),
+    ("CUDNN_STATUS_EXECUTION_FAILED", Kind::MaybeLost),
+    ("miopenStatus", Kind::Miopen),
 ];
 
 impl Error {
     /// Reads the text of a C++ exception.
     pub(crate) fn from_text(text: &str) -> Self {
+        Self::classified(text, device::is_any_lost)
+    }
+
+    /// The same, by an answer to the question if a device is lost.
+    fn classified(text: &str, is_lost: impl FnOnce() -> bool) -> Self {
         let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("no reason given").to_owned();
         match KINDS.iter().find(|(words, _)| text.contains(words)).map(|(_, kind)| *kind) {
             Some(Kind::OutOfMemory) => Error::OutOfMemory { bytes: bytes_asked_for(text).unwrap_or(0) },
             Some(Kind::NoKernel) => Error::NoKernel(line),
             Some(Kind::DeviceLost) => Error::DeviceLost(line),
-            None => Error::Torch(line),
+            Some(Kind::MaybeLost) if is_lost() => Error::DeviceLost(line),
+            Some(Kind::Miopen) => Error::Miopen(line),
+            Some(Kind::MaybeLost) | None => Error::Torch(line),
         }
     }
 }
@@ -153,6 +179,7 @@ mod tests {
             ("miopenStatusAllocFailed", 0),
             ("HIP error: hipErrorOutOfMemory", 0),
             ("CUDA driver error: CUDA_ERROR_OUT_OF_MEMORY", 0),
+            ("NVML_SUCCESS == r INTERNAL ASSERT FAILED at \"/pytorch/c10/cuda/CUDACachingAllocator.cpp\":1131", 0),
         ];
         for (text, expected) in cases {
             assert!(matches!(Error::from_text(text), Error::OutOfMemory { bytes } if bytes == expected), "{text}");
@@ -166,6 +193,10 @@ mod tests {
             "HIP error: unspecified launch failure",
             "HIP error: hipErrorIllegalAddress",
             "CUDA error: device-side assert triggered",
+            "CUDA error: unknown error",
+            "HIP error: unknown error",
+            "HIP error: hipErrorUnknown",
+            "Memory access fault by GPU node-1 (Agent handle: 0x55) on address 0x7f. Reason: Unknown.",
         ] {
             assert!(matches!(Error::from_text(text), Error::DeviceLost(_)), "{text}");
         }
@@ -174,6 +205,30 @@ mod tests {
             "HIP error: invalid device function",
         ] {
             assert!(matches!(Error::from_text(text), Error::NoKernel(_)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_product_that_failed_means_a_lost_device_only_if_the_device_says_so() {
+        for text in [
+            "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx(handle)`",
+            "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
+        ] {
+            assert!(matches!(Error::classified(text, || true), Error::DeviceLost(_)), "{text}");
+            assert!(matches!(Error::classified(text, || false), Error::Torch(_)), "{text}");
+            // No device was used.
+            assert!(matches!(Error::from_text(text), Error::Torch(_)), "{text}");
+        }
+        // Others are not asked about.
+        Error::classified("Expected 3 channels", || unreachable!());
+    }
+
+    #[test]
+    fn a_failure_of_miopen_is_known_as_such() {
+        for text in ["miopenStatusUnknownError", "MIOpen error: miopenStatusInternalError\nException raised from"] {
+            let error = Error::from_text(text);
+            assert!(matches!(error, Error::Miopen(_)), "{error}");
+            assert!(!error.to_string().contains("Exception"), "{error}");
         }
     }
 

@@ -1,8 +1,8 @@
 //! The part of libtorch that tch does not give: memory accounting and limits ([`memory`]), facts
 //! about devices ([`device`]), measured speeds ([`probe`]), matrices that stay packed ([`packed`]),
 //! back ends loaded at run time ([`backend`]), work that ends soon when it is cancelled
-//! ([`cancel`], [`pieces`]), marks that crashes leave ([`crash`]), and one error type that knows
-//! out-of-memory from the rest.
+//! ([`cancel`], [`pieces`]), a way round MIOpen ([`miopen`]), marks that crashes leave ([`crash`]),
+//! and one error type that knows out-of-memory from the rest.
 
 pub mod attention;
 pub mod backend;
@@ -17,6 +17,7 @@ mod ffi;
 mod group_norm;
 mod kernels;
 pub mod memory;
+pub mod miopen;
 pub mod multi_head;
 mod noise;
 mod pace;

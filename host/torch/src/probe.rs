@@ -11,12 +11,15 @@ use tch::Device;
 use tilewright_kernels::Measured;
 use tilewright_plan::Backend;
 
-use crate::{Result, backend};
+use crate::{Result, backend, miopen};
 use bench::OnDevice;
 use measurement::{Measurement, Sizes};
 
-/// About the longest time of a measurement; its preparation and a piece of work that takes too long
-/// come on top.
+/// Without MIOpen convolutions hold their input nine times: they have to be faster by this.
+const LEAST_GAIN: f64 = 1.1;
+
+/// About the longest time of a measurement, of which a device with MIOpen takes two; its
+/// preparation and a piece of work that takes too long come on top.
 pub const MOST: Duration = Duration::from_millis(2600);
 
 /// The last two convolutions take some hundredths of a second on a CPU and more memory than caches
@@ -54,17 +57,50 @@ const HEAD_WIDTH: i64 = 128;
 /// `ConvParams::use_mkldnn`).
 const CPU_SMALL: u64 = 20480;
 
-/// Measures a device, within about [`MOST`]. Without [`crate::memory::install`] before, memory held
-/// on a CPU is not seen.
+/// Measures a device, within about [`MOST`]; one that has MIOpen with it and without, and leaves
+/// this process's convolutions with the faster way. Without [`crate::memory::install`] before,
+/// memory held on a CPU is not seen.
 ///
 /// # Errors
 /// Not even f32 runs.
 pub fn measure(device: Device) -> Result<Measured> {
+    if device == Device::Cpu || !miopen::is_there() || miopen::has_failed() {
+        return measure_as_it_is(device);
+    }
+    let with = measure_with(device, true)?;
+    if miopen::has_failed() {
+        // The convolutions before it failed were another library's.
+        return measure_as_it_is(device);
+    }
+    let without = measure_with(device, false)?;
+    let is_faster = fastest(&without) > LEAST_GAIN * fastest(&with);
+    miopen::set_used(!is_faster);
+    Ok(if is_faster { without } else { with })
+}
+
+/// Measures a device with MIOpen or without, and leaves this process so.
+///
+/// # Errors
+/// Not even f32 runs.
+pub fn measure_with(device: Device, is_used: bool) -> Result<Measured> {
+    miopen::set_used(is_used);
+    measure_as_it_is(device)
+}
+
+/// The rate of convolutions in the type that is fastest.
+fn fastest(measured: &Measured) -> f64 {
+    measured.speeds.iter().map(|speed| speed.flops_per_second).fold(0.0, f64::max)
+}
+
+/// Measures a device with the libraries that it uses now.
+fn measure_as_it_is(device: Device) -> Result<Measured> {
     let _no_grad = tch::no_grad_guard();
     let sizes = if device == Device::Cpu { &CPU } else { &GPU };
     // The time to wake the device and its libraries says nothing about its speed.
     let mut bench = OnDevice::wake(device)?;
-    Measurement::new(&mut bench, sizes, backend_of(device)).run(MOST)
+    let mut measured = Measurement::new(&mut bench, sizes, backend_of(device)).run(MOST)?;
+    measured.miopen = (device != Device::Cpu && miopen::is_there()).then(miopen::is_used);
+    Ok(measured)
 }
 
 /// The libraries that compute on a device.

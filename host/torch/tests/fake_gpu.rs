@@ -21,6 +21,7 @@ use tilewright_torch::{
     device::{self, Choice},
     group_norm, linear,
     memory::{self, Limit},
+    miopen,
     pieces::Rates,
     probe, scalar, transfer,
 };
@@ -56,6 +57,12 @@ fn is_with(test: &str, libtorch: &str, script: &str) -> bool {
 /// The same with ROCm's back end.
 fn is_with_radeon(test: &str, script: &str) -> bool {
     is_with(test, ROCM_LIBTORCH, script)
+}
+
+fn radeon() -> Device {
+    assert_eq!(backend::load().unwrap(), Some(Backend::Rocm));
+    memory::install().unwrap();
+    device::select(Choice::Gpu(0)).unwrap()
 }
 
 /// A GPU of the fake back end.
@@ -158,6 +165,8 @@ fn facts_come_from_the_runtime() {
     assert_eq!((facts.name.as_str(), facts.arch.as_str(), facts.compute_units), ("Fake GPU 1", "sm_90", 40));
     assert_eq!((facts.total_bytes, facts.unified), (1 << 30, false));
     assert_eq!(device::versions(), Some([13000, 13000]));
+    let versions: Vec<String> = facts.hints.iter().map(|hint| format!("{} {}", hint.name, hint.value)).collect();
+    assert_eq!(versions, ["cuda-driver 13.0", "cuda 13.0", "cudnn 9.19.0"]);
     assert_eq!(device::bus_address(Device::Cuda(1)).as_deref(), Some("0000:02:00.0"));
 }
 
@@ -421,6 +430,74 @@ fn a_radeon_is_measured_in_the_order_that_its_library_computes_in() {
     let measured = probe::measure(gpu).unwrap();
     assert_eq!(measured.backend, Backend::Rocm);
     assert!(measured.speeds.iter().all(|speed| speed.layout == Layout::ChannelsFirst), "{measured:?}");
+}
+
+#[test]
+fn convolutions_go_on_without_a_miopen_that_fails() {
+    let test = "convolutions_go_on_without_a_miopen_that_fails";
+    if !is_with_radeon(test, "devices=1;memory=1073741824;miopen=fails;miopen-from=1000") {
+        return;
+    }
+    let gpu = radeon();
+    assert!(miopen::is_used() && !miopen::has_failed(), "the first small convolution passes");
+    assert!(device::library_facts().iter().all(|fact| fact.name != miopen::FACT));
+    let (picture, weight) = (random(&[1, 8, 24, 24]), random(&[8, 8, 3, 3]));
+    let convolved = |on: Device| conv2d(&picture.to_device(on), &weight.to_device(on), None, 1, [1, 1], false);
+    let expected = convolved(Device::Cpu).unwrap();
+    for _ in 0..2 {
+        assert!(difference(&convolved(gpu).unwrap(), &expected) < 1e-4);
+        assert!(!miopen::is_used() && miopen::has_failed());
+    }
+    assert!(device::library_facts().iter().any(|fact| fact.name == miopen::FACT && fact.value == "false"));
+    // It is not tried again.
+    miopen::set_used(true);
+    assert!(!miopen::is_used());
+    assert_eq!(probe::measure(gpu).unwrap().miopen, Some(false));
+}
+
+#[test]
+fn a_miopen_that_fails_in_the_measurement_is_left_out_of_all_of_it() {
+    let test = "a_miopen_that_fails_in_the_measurement_is_left_out_of_all_of_it";
+    if !is_with_radeon(test, "devices=1;memory=1073741824;miopen=fails;miopen-from=100000") {
+        return;
+    }
+    let gpu = radeon();
+    assert!(miopen::is_used());
+    assert_eq!(probe::measure(gpu).unwrap().miopen, Some(false));
+    assert!(miopen::has_failed());
+}
+
+/// Measures a device of which convolutions are slow in one of the two ways.
+fn measures_the_faster_way(test: &str, miopen: &str, is_used: bool) {
+    if !is_with_radeon(test, &format!("devices=1;memory=1073741824;miopen={miopen}")) {
+        return;
+    }
+    assert_eq!(probe::measure(radeon()).unwrap().miopen, Some(is_used));
+    assert_eq!((miopen::is_used(), miopen::has_failed()), (is_used, false));
+}
+
+#[test]
+fn a_slow_miopen_is_left_out() {
+    measures_the_faster_way("a_slow_miopen_is_left_out", "slow", false);
+}
+
+#[test]
+fn a_fast_miopen_is_used() {
+    measures_the_faster_way("a_fast_miopen_is_used", "fast", true);
+}
+
+#[test]
+fn versions_of_libraries_are_facts() {
+    if !is_with_radeon("versions_of_libraries_are_facts", "devices=1") {
+        return;
+    }
+    let facts = device::facts(radeon(), Some(Backend::Rocm)).unwrap();
+    let versions: Vec<String> = facts.hints.iter().map(|hint| format!("{} {}", hint.name, hint.value)).collect();
+    for version in ["hip-driver 7.2.53211", "hip 7.2.53211", "miopen 3.5.1"] {
+        assert!(versions.iter().any(|told| told == version), "{versions:?}");
+    }
+    assert!(versions.iter().all(|told| !told.starts_with("cu")), "{versions:?}");
+    assert!(device::facts(Device::Cpu, None).unwrap().hints.is_empty());
 }
 
 #[test]

@@ -306,6 +306,7 @@ mod tests {
             free_bytes: 1,
             unified: true,
             fast_dtypes: Vec::new(),
+            hints: Vec::new(),
         };
         let report = Report {
             tilewright: String::new(),

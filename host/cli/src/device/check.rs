@@ -2,11 +2,7 @@
 //! report.
 
 use std::{
-    env,
-    io::{Read, Write},
-    os::unix::process::ExitStatusExt,
-    process::{Child, Command, Stdio},
-    thread,
+    io::Write,
     time::{Duration, Instant},
 };
 
@@ -16,18 +12,17 @@ use tilewright_device_check::{Effort, Finding, PARTS, Part, Verdict, find};
 use tilewright_plan::Backend;
 use tilewright_torch::{backend, device::Choice};
 
+use super::trial;
 use crate::{
     args::DeviceCheck,
+    child::{self, End},
     failure::{Failure, Outcome},
-    files, output, printer, signals,
+    files, output, printer,
 };
 
 /// The name by which a process is asked for the back end that loads, and the longest time of that.
 const BACKEND: &str = "backend";
 const LOADING: Duration = Duration::from_secs(60);
-
-/// The pause between two looks at a part's process.
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// The report that people send.
 #[derive(Serialize)]
@@ -59,6 +54,7 @@ pub fn run(arguments: &DeviceCheck) -> Outcome {
     if let Some(name) = &arguments.part {
         let finding = match name.as_str() {
             BACKEND => Finding::pass("", serde_json::to_value(backend(arguments.on.device)).map_err(Failure::work)?),
+            trial::NAME => trial::finding(arguments.on.device),
             name => known(name)?.run(arguments.on.device, effort),
         };
         let text = serde_json::to_string(&finding).map_err(Failure::work)?;
@@ -163,56 +159,32 @@ fn check(part: &Part, arguments: &DeviceCheck, effort: Effort) -> Outcome<Findin
 
 /// The finding of a process of this program.
 fn child(name: &str, environment: &[(&str, &str)], patience: Duration, arguments: &DeviceCheck) -> Outcome<Finding> {
-    let program = env::current_exe().map_err(Failure::work)?;
-    let mut command = Command::new(program);
+    let mut command = child::of_this_program().map_err(Failure::work)?;
     command.args(["device", "check", "--part", name, "--device", &arguments.on.device.to_string()]);
     command.args(arguments.quick.then_some("--quick"));
     if let Some(threads) = arguments.on.threads {
         command.args(["--threads", &threads.to_string()]);
     }
     command.envs(environment.iter().copied());
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let mut child = child.map_err(Failure::work)?;
-    // Read aside: a full pipe would stop the part.
-    let (stdout, stderr) = (read(child.stdout.take()), read(child.stderr.take()));
-    let Some(status) = wait(&mut child, patience) else {
-        let _ = child.kill();
-        let _ = child.wait();
-        if let Some(status) = signals::status() {
-            return Err(Failure::work(format!("interrupted with status {status}")));
+    let (stdout, stderr) = match child::run(&mut command, patience).map_err(Failure::work)? {
+        End::Exited { stdout, stderr } => (stdout, stderr),
+        End::Signal { signal, .. } => {
+            return Ok(Finding::fail(format!("crashed by signal {signal}"), Value::Null));
         }
-        return Ok(Finding::fail(format!("did not end within {} s: it hangs", patience.as_secs()), Value::Null));
+        End::Hung => {
+            return Ok(Finding::fail(format!("did not end within {} s: it hangs", patience.as_secs()), Value::Null));
+        }
+        End::Interrupted(status) => return Err(Failure::work(format!("interrupted with status {status}"))),
     };
-    let (stdout, stderr) = (stdout.join().unwrap_or_default(), stderr.join().unwrap_or_default());
-    if let Some(signal) = status.signal() {
-        return Ok(Finding::fail(format!("crashed by signal {signal}"), Value::Null));
-    }
-    let finding = stdout.lines().last().and_then(|line| serde_json::from_str(line).ok());
-    Ok(finding.unwrap_or_else(|| {
+    Ok(finding(&stdout).unwrap_or_else(|| {
         let line = stderr.lines().last().unwrap_or("it said nothing").trim_start_matches("error: ").to_owned();
         Finding::fail(line, Value::Null)
     }))
 }
 
-/// Reads all of a pipe in a thread.
-fn read(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<String> {
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
-        String::from_utf8_lossy(&bytes).into_owned()
-    })
-}
-
-/// The status of a process that ended in time; none if it did not, or the user interrupts.
-fn wait(child: &mut Child, patience: Duration) -> Option<std::process::ExitStatus> {
-    let start = Instant::now();
-    while start.elapsed() < patience && signals::status().is_none() {
-        if let Ok(Some(status)) = child.try_wait() {
-            return Some(status);
-        }
-        thread::sleep(PAUSE);
-    }
-    None
+/// The finding that a process wrote.
+pub fn finding(stdout: &str) -> Option<Finding> {
+    stdout.lines().last().and_then(|line| serde_json::from_str(line).ok())
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use crate::{
 const WIDTHS: [i64; 2] = [384, 512];
 
 /// Settings that change how a device works.
-const SETTINGS: [&str; 10] = [
+const SETTINGS: [&str; 11] = [
     "CUDA_VISIBLE_DEVICES",
     "HIP_VISIBLE_DEVICES",
     "HSA_OVERRIDE_GFX_VERSION",
@@ -30,6 +30,7 @@ const SETTINGS: [&str; 10] = [
     "PYTORCH_ALLOC_CONF",
     "PYTORCH_MIOPEN_SUGGEST_NHWC",
     "ROCR_VISIBLE_DEVICES",
+    "TORCH_BLAS_PREFER_HIPBLASLT",
     "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL",
 ];
 
@@ -106,7 +107,7 @@ pub fn facts(context: &Context) -> Result<Finding, String> {
         "transfer_bytes_per_second": machine.measured.transfer_bytes_per_second,
         "versions": device::versions().map(|[driver, runtime]| json!({ "driver": driver, "runtime": runtime })),
         "has_tf32": device::has_tf32(machine.device), "is_f32_exact": is_f32_exact,
-        "fingerprint": machine.fingerprint,
+        "miopen": machine.measured.miopen, "fingerprint": machine.fingerprint,
     });
     let detail = format!("{} ({}, {})", known.name, known.arch, bytes::display(known.total_bytes));
     Ok(Finding::of(&faults, detail, data))

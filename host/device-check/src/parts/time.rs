@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tilewright_bench::Network;
 use tilewright_engine::Error as EngineError;
 use tilewright_plan::{Dtype, Layout, Precision, Space, Stage, bytes};
-use tilewright_torch::{conv2d, device::synchronize, kind, scalar};
+use tilewright_torch::{conv2d, device::synchronize, kind, probe, scalar};
 
 use crate::{
     Context, Finding,
@@ -90,14 +90,15 @@ pub fn speed(context: &Context) -> Result<Finding, String> {
 
 /// The rates of convolutions without MIOpen, which differ by chip and type in either direction.
 pub fn without_miopen(context: &Context) -> Result<Finding, String> {
-    let with = context.measured_machine()?;
-    tch::Cuda::set_user_enabled_cudnn(false);
-    let without = context.measured_machine();
-    tch::Cuda::set_user_enabled_cudnn(true);
-    let without = without?;
+    let device = context.machine()?.device;
+    let measure = |is_used: bool| probe::measure_with(device, is_used).map_err(|error| error.to_string());
+    let (with, without) = (measure(true)?, measure(false)?);
+    if with.miopen != Some(true) {
+        return Err("MIOpen fails: convolutions go on without it".into());
+    }
     let (mut told, mut rows) = (Vec::new(), Vec::new());
     for dtype in [Dtype::F32, Dtype::Bf16, Dtype::F16] {
-        let (Some(own), Some(plain)) = (with.measured.best(dtype), without.measured.best(dtype)) else { continue };
+        let (Some(own), Some(plain)) = (with.best(dtype), without.best(dtype)) else { continue };
         told.push(format!("{dtype} {:.2}", plain / own));
         rows.push(json!({ "dtype": dtype, "with": own, "without": plain }));
     }

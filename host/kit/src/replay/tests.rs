@@ -130,6 +130,7 @@ fn device() -> Device {
         free_bytes: 4 << 30,
         unified: true,
         fast_dtypes: vec![Dtype::F32],
+        hints: Vec::new(),
     }
 }
 

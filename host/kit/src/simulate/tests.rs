@@ -72,6 +72,7 @@ fn table() -> Table {
         free_bytes: 5000,
         unified: true,
         fast_dtypes: vec![Dtype::F32],
+        hints: Vec::new(),
     };
     let plans = vec![entry(0, 100.0, 3000), entry(512, 150.0, 1500), entry(256, 300.0, 600), entry(64, 200.0, 100)];
     let cases = vec![Case { stage: None, request, capabilities, plans }];

@@ -210,6 +210,7 @@ mod tests {
             bytes_per_second: 1e10,
             transfer_bytes_per_second: None,
             backend: Backend::Cpu,
+            miopen: None,
             hurried: false,
             disturbed: false,
             int8_per_product: None,

@@ -3,7 +3,7 @@
 use tch::Tensor;
 use tilewright_nn::{Ops, TokenOps};
 use tilewright_plan::Dtype;
-use tilewright_torch::packed;
+use tilewright_torch::{conv2d, packed};
 
 use super::{EncoderConfig, EncoderFile, EncoderStates};
 use crate::{Error, Result, clip, network_file::LoadedNetwork};
@@ -43,7 +43,7 @@ impl EncoderFile {
         let hidden = self.config.hidden();
         let patches = self.file.rows_of("patches.weight", 0..hidden as usize)?;
         let patches = patches.f_reshape([hidden, clip::CHANNELS, picture.patch, picture.patch])?;
-        let tokens = pixels.f_conv2d(&patches, None::<&Tensor>, picture.patch, 0, 1, 1)?.f_flatten(2, -1)?;
+        let tokens = conv2d(pixels, &patches, None, picture.patch, [0, 0], false)?.f_flatten(2, -1)?;
         let class = self.file.values_of("class")?.f_reshape([1, 1, hidden])?;
         let class = class.f_expand([pixels.size()[0], 1, hidden], false)?;
         let tokens = Tensor::f_cat(&[class, tokens.f_transpose(1, 2)?], 1)?;

@@ -116,6 +116,7 @@ fn device() -> Device {
         free_bytes: 1 << 40,
         unified: false,
         fast_dtypes: vec![],
+        hints: Vec::new(),
     }
 }
 

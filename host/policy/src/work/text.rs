@@ -222,6 +222,7 @@ mod tests {
             free_bytes: 1 << 40,
             unified: false,
             fast_dtypes: vec![],
+            hints: Vec::new(),
         };
         let capabilities = TextCapabilities {
             dtypes: vec![Dtype::F32, Dtype::Bf16],

@@ -341,6 +341,7 @@ mod tests {
             free_bytes: 1 << 40,
             unified: false,
             fast_dtypes: vec![],
+            hints: Vec::new(),
         }
     }
 

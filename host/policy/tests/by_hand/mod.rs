@@ -90,6 +90,7 @@ pub fn device() -> Device {
         free_bytes: 1 << 35,
         unified: true,
         fast_dtypes: Vec::new(),
+        hints: Vec::new(),
     }
 }
 

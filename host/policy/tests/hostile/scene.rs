@@ -69,6 +69,7 @@ pub fn device() -> Device {
         free_bytes: 1 << 33,
         unified: false,
         fast_dtypes: Vec::new(),
+        hints: Vec::new(),
     }
 }
 

@@ -1,17 +1,25 @@
 //! Facts that CUDA's and HIP's own runtimes tell of their devices, in libtorch's order.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::{
+    ffi::{CStr, c_char, c_int, c_void},
+    fs,
+};
 
 use libloading::os::unix::Symbol;
-use tilewright_plan::Backend;
+use tilewright_plan::{Backend, Hint};
 
-use crate::backend;
+use crate::{backend, miopen};
 
 /// The functions of a runtime, and its numbers of attributes.
 struct Runtime {
     device_count: &'static [u8],
     /// The functions for the versions of the driver and of the runtime itself.
     versions: [&'static [u8]; 2],
+    /// The names of the two, and a version as its makers write it.
+    version_names: [&'static str; 2],
+    written: fn(u32) -> String,
+    /// Its other libraries, and their versions.
+    others: &'static [(&'static str, fn() -> Option<String>)],
     error_string: &'static [u8],
     /// Newest first.
     properties: [&'static [u8]; 2],
@@ -28,6 +36,9 @@ struct Runtime {
 const CUDA: Runtime = Runtime {
     device_count: b"cudaGetDeviceCount\0",
     versions: [b"cudaDriverGetVersion\0", b"cudaRuntimeGetVersion\0"],
+    version_names: ["cuda-driver", "cuda"],
+    written: |version| format!("{}.{}", version / 1000, version % 1000 / 10),
+    others: &[("cudnn", cudnn_version)],
     error_string: b"cudaGetErrorString\0",
     properties: [b"cudaGetDeviceProperties\0", b"cudaGetDeviceProperties_v2\0"],
     pci_bus_id: b"cudaDeviceGetPCIBusId\0",
@@ -42,6 +53,9 @@ const CUDA: Runtime = Runtime {
 const HIP: Runtime = Runtime {
     device_count: b"hipGetDeviceCount\0",
     versions: [b"hipDriverGetVersion\0", b"hipRuntimeGetVersion\0"],
+    version_names: ["hip-driver", "hip"],
+    written: |version| format!("{}.{}.{}", version / 10_000_000, version / 100_000 % 100, version % 100_000),
+    others: &[("rocm", rocm_version), ("miopen", miopen_version)],
     error_string: b"hipGetErrorString\0",
     properties: [b"hipGetDevicePropertiesR0600\0", b"hipGetDeviceProperties\0"],
     pci_bus_id: b"hipDeviceGetPCIBusId\0",
@@ -62,6 +76,9 @@ type GetCount = unsafe extern "C" fn(*mut c_int) -> c_int;
 type GetErrorString = unsafe extern "C" fn(c_int) -> *const c_char;
 type GetProperties = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
 type GetPciBusId = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int;
+type GetCudnnVersion = unsafe extern "C" fn() -> usize;
+type GetMiopenVersion = unsafe extern "C" fn(*mut usize, *mut usize, *mut usize) -> c_int;
+type GetRocmVersion = unsafe extern "C" fn(*mut u32, *mut u32, *mut u32) -> c_int;
 type GetAttribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int;
 
 /// The properties of a device, as far as its runtime gives them.
@@ -128,6 +145,65 @@ pub fn versions() -> Option<[u32; 2]> {
     Some([version(driver)?, version(own)?])
 }
 
+/// Facts about the libraries of the back end that is loaded: their versions, and "miopen-used",
+/// which is false if convolutions go on without MIOpen.
+pub fn library_facts() -> Vec<Hint> {
+    let mut facts = library_versions();
+    if miopen::is_there() && !miopen::is_used() {
+        facts.push(Hint { name: miopen::FACT.into(), value: "false".into() });
+    }
+    facts
+}
+
+/// The versions that the libraries of the back end tell, as "cudnn" 9.19.0. Those of the other back
+/// end are not looked for.
+pub fn library_versions() -> Vec<Hint> {
+    let Some(runtime) = runtime() else { return Vec::new() };
+    let counted = versions().into_iter().flat_map(|versions| versions.map(runtime.written));
+    let mut facts: Vec<(&str, String)> = runtime.version_names.into_iter().zip(counted).collect();
+    let others = runtime.others.iter().filter_map(|(name, version)| Some((*name, version()?)));
+    facts.extend(others);
+    facts.into_iter().map(|(name, value)| Hint { name: name.into(), value }).collect()
+}
+
+/// cudnn.h: from 9.0 on, 90100 is 9.1.0; before it, 8907 was 8.9.7.
+fn cudnn_version() -> Option<String> {
+    let get = function::<GetCudnnVersion>(b"cudnnGetVersion\0")?;
+    // SAFETY: it takes nothing.
+    let version = unsafe { get() };
+    let major = if version >= 90_000 { 10_000 } else { 1000 };
+    Some(format!("{}.{}.{}", version / major, version % major / 100, version % 100))
+}
+
+/// miopen.h, as the library says; libtorch's own word is that of its build.
+fn miopen_version() -> Option<String> {
+    let get = function::<GetMiopenVersion>(b"miopenGetVersion\0")?;
+    let [mut major, mut minor, mut patch] = [0; 3];
+    // SAFETY: the integers are valid for writing.
+    let status = unsafe { get(&mut major, &mut minor, &mut patch) };
+    (status == 0).then(|| format!("{major}.{minor}.{patch}"))
+}
+
+/// rocm_version.h, if its library is loaded; else the one that libtorch was built for.
+fn rocm_version() -> Option<String> {
+    if let Some(get) = function::<GetRocmVersion>(b"getROCmVersion\0") {
+        let [mut major, mut minor, mut patch] = [0; 3];
+        // SAFETY: the integers are valid for writing.
+        let status = unsafe { get(&mut major, &mut minor, &mut patch) };
+        return (status == 0).then(|| format!("{major}.{minor}.{patch}"));
+    }
+    let folder = backend::folder().ok()?;
+    let files = ["version.py", "build-version"].map(|name| folder.parent().map(|root| root.join(name)));
+    files.into_iter().flatten().find_map(|file| rocm_of_build(&fs::read_to_string(file).ok()?))
+}
+
+/// The version of ROCm in libtorch's own, "2.11.0+rocm7.2".
+fn rocm_of_build(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once("+rocm")?;
+    let version: String = rest.chars().take_while(|letter| letter.is_ascii_digit() || *letter == '.').collect();
+    (!version.is_empty()).then_some(version)
+}
+
 /// Asks for the properties of a device.
 pub fn properties(index: usize) -> Properties {
     let (Some(runtime), Ok(index)) = (runtime(), c_int::try_from(index)) else { return Properties::default() };
@@ -187,6 +263,14 @@ fn gfx_name(properties: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn versions_are_written_as_their_makers_write_them() {
+        assert_eq!((CUDA.written)(13_020), "13.2");
+        assert_eq!((HIP.written)(70_253_211), "7.2.53211");
+        assert_eq!(rocm_of_build("__version__ = '2.11.0+rocm7.2'\ncuda = None").as_deref(), Some("7.2"));
+        assert_eq!(rocm_of_build("2.11.0+cu130"), None);
+    }
 
     #[test]
     fn an_architecture_is_found_wherever_it_stands() {

@@ -298,6 +298,7 @@ impl<'a, B: Bench> Measurement<'a, B> {
             bytes_per_second,
             transfer_bytes_per_second,
             backend: self.backend,
+            miopen: None,
             hurried: self.hurried,
             disturbed: self.bench.taken() > whole.mul_f64(MOST_TAKEN),
         })

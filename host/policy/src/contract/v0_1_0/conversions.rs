@@ -143,7 +143,7 @@ impl<'a> GuestRequest<'a> {
     /// The request of a decision, with the frames of a clip under way.
     ///
     /// Hints have the order of the release: capabilities, the request's own, the stage, delivered
-    /// frames.
+    /// frames; and then the device's, which that release did not have.
     ///
     /// A record of an earlier program has these hints in its request. A replay has to give the
     /// guest the same hints to the byte, or fuel and answers differ. So a request with any of them
@@ -179,6 +179,7 @@ impl<'a> GuestRequest<'a> {
     /// All hints, in their order.
     pub fn hints(&self) -> Vec<types::Hint<'_>> {
         let hints = self.before.iter().chain(&self.question.request.hints).chain(&self.after);
+        let hints = hints.chain(&self.question.device.hints);
         hints.map(|plan::Hint { name, value }| types::Hint { name, value }).collect()
     }
 
@@ -246,6 +247,7 @@ mod tests {
             free_bytes: 1 << 40,
             unified: false,
             fast_dtypes: Vec::new(),
+            hints: Vec::new(),
         }
     }
 
@@ -308,6 +310,17 @@ mod tests {
         assert_eq!(outcome, all[..10], "an outcome is of the whole clip");
         let [decision, _] = told(Vec::new(), &capabilities());
         assert_eq!(decision, [OFFERED.as_slice(), &["stage=encode", "clip.done=13"]].concat());
+    }
+
+    #[test]
+    fn the_device_s_hints_come_after_those_of_the_release() {
+        let (request, offered) = (request(vec![hint("sample-size", "512".into())]), capabilities());
+        let device = plan::Device { hints: vec![hint("hip", "7.2.53211".into())], ..device() };
+        let question = plan::Question::new(plan::Stage::Decode, &request, &device, &offered);
+        for told in [GuestRequest::decide(&question), GuestRequest::learn(&question)] {
+            let names: Vec<&str> = told.hints().iter().map(|hint| hint.name).collect();
+            assert_eq!(names[8..], ["sample-size", "stage", "hip"]);
+        }
     }
 
     #[test]

@@ -72,6 +72,8 @@ pub(super) struct Facts<'a, W: plan::Work, P, X = ()> {
     pub dtypes: Vec<types::Dtype>,
     stored_types: Vec<types::StoredType<'a>>,
     options: Vec<Offered<'a>>,
+    /// Facts that have no field: the request's own, and the device's.
+    pub hints: Vec<types::Hint<'a>>,
     /// The part that is done of work under way, and its plan.
     pub under_way: Option<(u32, P)>,
     pub own: X,
@@ -83,6 +85,7 @@ impl<'a, W: plan::Work, P: for<'p> From<&'p W::Plan>, X> Facts<'a, W, P, X> {
         under_way: Option<&plan::UnderWay<W>>,
         dtypes: &[plan::Dtype],
         stored: impl Iterator<Item = types::StoredType<'a>>,
+        hints: impl Iterator<Item = &'a plan::Hint>,
         own: X,
     ) -> Self {
         let named = |dtypes: &[plan::Dtype]| dtypes.iter().copied().map(Into::into).collect();
@@ -100,6 +103,10 @@ impl<'a, W: plan::Work, P: for<'p> From<&'p W::Plan>, X> Facts<'a, W, P, X> {
             dtypes: named(dtypes),
             stored_types: stored.collect(),
             options: offered.collect(),
+            hints: hints
+                .chain(&question.device.hints)
+                .map(|plan::Hint { name, value }| types::Hint { name, value })
+                .collect(),
             under_way: under_way.map(|under_way| (under_way.done, (&under_way.plan).into())),
             own,
         }

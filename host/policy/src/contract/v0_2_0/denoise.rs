@@ -44,7 +44,7 @@ pub(super) type SampleRequest<'a> = Facts<'a, Denoise, denoise::Plan>;
 impl<'a> SampleRequest<'a> {
     pub fn of(question: &'a plan::Question<'a, Denoise>, under_way: Option<&plan::UnderWay<Denoise>>) -> Self {
         let stored = question.request.model.stored_types.iter().map(Into::into);
-        Self::new(question, under_way, &question.capabilities.dtypes, stored, ())
+        Self::new(question, under_way, &question.capabilities.dtypes, stored, std::iter::empty(), ())
     }
 
     /// The request as the contract has it, everything in it lent.
@@ -85,7 +85,7 @@ impl<'a> SampleRequest<'a> {
                 options,
             },
             under_way: self.under_way.as_ref().map(|&(steps_done, ref plan)| denoise::UnderWay { steps_done, plan }),
-            hints: &[],
+            hints: &self.hints,
         }
     }
 }

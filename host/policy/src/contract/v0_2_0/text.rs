@@ -22,7 +22,7 @@ impl<'a> EncoderRequest<'a> {
         let places = places.iter().copied().map(Into::into).collect();
         let weights = weights.iter().copied().map(Into::into).collect();
         let stored = question.request.model.stored_types.iter().map(Into::into);
-        Self::new(question, under_way, dtypes, stored, (places, weights))
+        Self::new(question, under_way, dtypes, stored, std::iter::empty(), (places, weights))
     }
 
     /// The request as the contract has it, everything in it lent.
@@ -49,7 +49,7 @@ impl<'a> EncoderRequest<'a> {
                 kept: capabilities.kept,
                 options,
             },
-            hints: &[],
+            hints: &self.hints,
         }
     }
 }

@@ -19,8 +19,8 @@ const FIELDS: [&str; 3] = [SAMPLE_SIZE, plan::Stage::HINT, "clip.done"];
 /// The prefix of hints that name capabilities, as in records of earlier programs.
 const CAPABILITIES: &str = "offer.";
 
-/// A question about a decode or an encode, with the request's hints that have no field.
-pub(super) type VaeRequest<'a> = Facts<'a, Vae, vae::Plan, Vec<types::Hint<'a>>>;
+/// A question about a decode or an encode.
+pub(super) type VaeRequest<'a> = Facts<'a, Vae, vae::Plan>;
 
 impl<'a> VaeRequest<'a> {
     pub fn of(question: &'a plan::Question<'a>, under_way: Option<&plan::UnderWay>) -> Self {
@@ -28,8 +28,7 @@ impl<'a> VaeRequest<'a> {
         let stored = types::StoredType { name: model.stored.name(), bytes: model.parameter_bytes };
         let is_field = |name: &str| FIELDS.contains(&name) || name.starts_with(CAPABILITIES);
         let hints = hints.iter().filter(|hint| !is_field(&hint.name));
-        let hints = hints.map(|plan::Hint { name, value }| types::Hint { name, value }).collect();
-        Self::new(question, under_way, &question.capabilities.dtypes, std::iter::once(stored), hints)
+        Self::new(question, under_way, &question.capabilities.dtypes, std::iter::once(stored), hints, ())
     }
 
     /// The request as the contract has it, everything in it lent.
@@ -69,7 +68,7 @@ impl<'a> VaeRequest<'a> {
                 options,
             },
             under_way: self.under_way.as_ref().map(|&(frames_done, ref plan)| vae::UnderWay { frames_done, plan }),
-            hints: &self.own,
+            hints: &self.hints,
         }
     }
 }
@@ -91,5 +90,54 @@ impl From<&plan::Outcome> for vae::Outcome {
         let &plan::Outcome { elapsed, load, peak_bytes, weights_bytes, attempts, .. } = outcome;
         let [elapsed_ns, load_ns] = [elapsed, load].map(nanoseconds);
         Self { memory: memory(peak_bytes, weights_bytes), elapsed_ns, load_ns, attempts }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_are_the_request_s_and_the_device_s() {
+        let hint = |name: &str| plan::Hint { name: name.into(), value: "7".into() };
+        let model = plan::Model {
+            family: "flux".into(),
+            stored: plan::Dtype::Bf16,
+            quantized: false,
+            parameter_bytes: 1,
+            spatial_scale: 8,
+            temporal_scale: 1,
+        };
+        let request = plan::Request {
+            model,
+            batch: 1,
+            frames: 1,
+            height: 64,
+            width: 64,
+            memory_limit: 1,
+            limit_counts_weights: false,
+            host: plan::HostMemory::default(),
+            objective: plan::Objective::Balanced,
+            allows_blended: false,
+            hints: ["sample-size", "colours", "offer.exact"].map(hint).into(),
+        };
+        let device = plan::Device {
+            backend: plan::Backend::Rocm,
+            name: "a GPU".into(),
+            arch: "gfx1151".into(),
+            compute_units: 1,
+            total_bytes: 1,
+            free_bytes: 1,
+            unified: true,
+            fast_dtypes: Vec::new(),
+            hints: ["rocm", "miopen"].map(hint).into(),
+        };
+        let capabilities = plan::Capabilities::default();
+        let question = plan::Question::new(plan::Stage::Decode, &request, &device, &capabilities);
+        let told = VaeRequest::of(&question, None);
+        let lent = told.lend(&[]);
+        let names: Vec<&str> = lent.hints.iter().map(|hint| hint.name).collect();
+        assert_eq!(names, ["colours", "rocm", "miopen"]);
+        assert_eq!(lent.model.sample_size, Some(7));
     }
 }

@@ -1,0 +1,86 @@
+//! Processes of this program under a watchdog, so that a crash or a hang of theirs ends with them.
+
+use std::{
+    env, io,
+    io::Read,
+    os::unix::process::ExitStatusExt,
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::signals;
+
+/// The pause between two looks at a process.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The end of a process.
+#[derive(Debug, PartialEq, Eq)]
+pub enum End {
+    /// It ended by itself, with what it wrote on its outputs.
+    Exited { stdout: String, stderr: String },
+    /// A signal ended it, after this on its standard error.
+    Signal { signal: i32, stderr: String },
+    /// It was ended for taking longer than it may.
+    Hung,
+    /// It was ended because the user interrupts this program, with this status.
+    Interrupted(u8),
+}
+
+/// A command of this program.
+pub fn of_this_program() -> io::Result<Command> {
+    Ok(Command::new(env::current_exe()?))
+}
+
+/// Runs a process to its end, for as long as it may take.
+pub fn run(command: &mut Command, patience: Duration) -> io::Result<End> {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    // Read aside: a full pipe would stop the process.
+    let (stdout, stderr) = (read(child.stdout.take()), read(child.stderr.take()));
+    let Some(status) = wait(&mut child, patience) else {
+        let _ = child.kill();
+        let _ = child.wait();
+        return Ok(signals::status().map_or(End::Hung, End::Interrupted));
+    };
+    let (stdout, stderr) = (stdout.join().unwrap_or_default(), stderr.join().unwrap_or_default());
+    Ok(match status.signal() {
+        Some(signal) => End::Signal { signal, stderr },
+        None => End::Exited { stdout, stderr },
+    })
+}
+
+/// Reads all of a pipe in a thread.
+fn read(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// The status of a process that ended in time; none if it did not, or the user interrupts.
+fn wait(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
+    let start = Instant::now();
+    while start.elapsed() < patience && signals::status().is_none() {
+        if let Ok(Some(status)) = child.try_wait() {
+            return Some(status);
+        }
+        thread::sleep(PAUSE);
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_end_of_a_process_is_known() {
+        let run = |script: &str, patience| run(Command::new("sh").args(["-c", script]), patience).unwrap();
+        let long = Duration::from_secs(3600);
+        let said = |stdout: &str, stderr: &str| End::Exited { stdout: stdout.into(), stderr: stderr.into() };
+        assert_eq!(run("echo one; echo two >&2; exit 3", long), said("one\n", "two\n"));
+        assert_eq!(run("echo why >&2; kill -SEGV $$", long), End::Signal { signal: 11, stderr: "why\n".into() });
+        assert_eq!(run("exec sleep 3600", Duration::from_millis(100)), End::Hung);
+    }
+}

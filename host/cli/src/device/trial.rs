@@ -1,0 +1,108 @@
+//! The trial of a GPU in a process of its own, before this one loads its libraries.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use tilewright_device_check::{Finding, Verdict};
+use tilewright_engine::{Machine, Trial, try_gpus_by};
+use tilewright_torch::device::Choice;
+
+use super::check;
+use crate::{
+    args::{Command, DeviceCommand},
+    child::{self, End},
+};
+
+/// The name by which a process of the check is asked for it.
+pub const NAME: &str = "trial";
+
+/// The longest time of one: a first start loads gigabytes, and may compile kernels.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The most characters of a process's last words.
+const MOST_SAID: usize = 200;
+
+/// ROCm's last words before it ends a process: no exception is thrown.
+const MEMORY_FAULT: &str = "Memory access fault by GPU";
+
+/// Signals by which users and systems end processes that work.
+const OTHERS: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
+
+/// Lets a command try its GPU in a process of its own. The check's parts are such processes.
+pub fn begin(command: &Command) {
+    let is_check =
+        matches!(command, Command::Device(device) if matches!(device.command, Some(DeviceCommand::Check(_))));
+    if !is_check {
+        try_gpus_by(try_gpu);
+    }
+}
+
+/// The finding of this process, which is the one that tries: it ends in order, or not at all.
+pub fn finding(choice: Choice) -> Finding {
+    match Machine::find(choice) {
+        Ok(_) => Finding::pass("", Value::Null),
+        Err(error) => Finding::fail(error.to_string(), Value::Null),
+    }
+}
+
+fn try_gpu(choice: Choice) -> Trial {
+    let run = || {
+        let mut command = child::of_this_program()?;
+        command.args(["device", "check", "--part", NAME, "--device", &choice.to_string()]);
+        child::run(&mut command, PATIENCE)
+    };
+    match run() {
+        Ok(end) => judge(&end),
+        Err(error) => {
+            tracing::debug!(%error, "the GPU is not tried in a process of its own");
+            Trial::Refused
+        }
+    }
+}
+
+/// The meaning of a process's end.
+fn judge(end: &End) -> Trial {
+    match end {
+        End::Exited { stdout, .. } => match check::finding(stdout) {
+            Some(Finding { verdict: Verdict::Pass, .. }) => Trial::Works,
+            _ => Trial::Refused,
+        },
+        End::Signal { signal, .. } if OTHERS.contains(signal) => Trial::Refused,
+        End::Signal { signal, stderr } => Trial::Broken(format!("it crashed by signal {signal}{}", last_words(stderr))),
+        End::Hung => Trial::Broken(format!("it did not end within {} s", PATIENCE.as_secs())),
+        End::Interrupted(_) => Trial::Refused,
+    }
+}
+
+/// The line that says most of a crash: the runtime's, or else the last one.
+fn last_words(stderr: &str) -> String {
+    let lines = || stderr.lines().map(str::trim).filter(|line| !line.is_empty());
+    let line = lines().find(|line| line.contains(MEMORY_FAULT)).or_else(|| lines().last());
+    line.map(|line| format!(" ({})", line.chars().take(MOST_SAID).collect::<String>())).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crash_is_told_from_an_error_and_from_an_interrupt() {
+        let exited = |finding: &Finding| {
+            let stdout = format!("{}\n", serde_json::to_string(finding).unwrap());
+            End::Exited { stdout, stderr: "warning: it is warm".into() }
+        };
+        let signal = |signal, stderr: &str| End::Signal { signal, stderr: stderr.into() };
+        assert_eq!(judge(&exited(&Finding::pass("", Value::Null))), Trial::Works);
+        assert_eq!(judge(&exited(&Finding::fail("no kernel", Value::Null))), Trial::Refused);
+        assert_eq!(judge(&End::Exited { stdout: String::new(), stderr: "error: wrong".into() }), Trial::Refused);
+        for interrupted in [signal(2, ""), signal(15, ""), End::Interrupted(130)] {
+            assert_eq!(judge(&interrupted), Trial::Refused);
+        }
+        assert_eq!(judge(&signal(11, "")), Trial::Broken("it crashed by signal 11".into()));
+        let fault = "warning: one\nMemory access fault by GPU node-1 on address 0x7f.\nAborted\n";
+        let told = "it crashed by signal 6 (Memory access fault by GPU node-1 on address 0x7f.)";
+        assert_eq!(judge(&signal(6, fault)), Trial::Broken(told.into()));
+        assert_eq!(judge(&End::Hung), Trial::Broken("it did not end within 120 s".into()));
+    }
+}
