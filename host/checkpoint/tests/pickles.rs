@@ -1,10 +1,7 @@
 //! Files of `torch.save`: the tensors that torch reads from them, to the last bit, and files that
 //! lie, run code, or are built to exhaust memory, each refused in one line.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::PathBuf};
 
 use tilewright_checkpoint::{Checkpoint, Container, Stored};
 use tilewright_fixtures::fixture;

@@ -3,7 +3,7 @@
 
 mod scripted;
 
-use std::{ops::ControlFlow, path::Path};
+use std::ops::ControlFlow;
 
 use scripted::{Hears, Quiet, Scripted, alone, is_spared, largest, machine, plan, square};
 use serde_json::Value;

@@ -2,8 +2,6 @@
 
 #![cfg(feature = "torch")]
 
-use std::path::{Path, PathBuf};
-
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 use tilewright_fixtures::fixture;

@@ -3,10 +3,7 @@
 
 #![cfg(feature = "torch")]
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use tch::Device;

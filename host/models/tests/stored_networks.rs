@@ -2,10 +2,7 @@
 
 #![cfg(feature = "torch")]
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, path::Path};
 
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};

@@ -3,7 +3,7 @@
 
 #![cfg(feature = "torch")]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};

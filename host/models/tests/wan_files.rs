@@ -4,8 +4,6 @@
 
 mod wan_header;
 
-use std::path::Path;
-
 use serde_json::{Value, json};
 use tilewright_fixtures::fixture;
 use tilewright_models::{

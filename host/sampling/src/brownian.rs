@@ -301,7 +301,7 @@ impl Kept {
 
 #[cfg(test)]
 mod tests {
-    use std::{cell::Cell, fs, path::Path};
+    use std::{cell::Cell, fs};
 
     use serde_json::Value;
     use tilewright_fixtures::fixture;

@@ -12,7 +12,7 @@ use std::{
 use serde_json::{Value, json};
 
 use super::server::{HELD, Server};
-use crate::program::{Place, fixture, largest_difference, latent, root, sample};
+use crate::program::{Place, fixture, largest_difference, latent, sample};
 
 /// A model of pictures, one of clips, and a folder of latents that paths may lead into.
 pub fn config(further: &str) -> String {

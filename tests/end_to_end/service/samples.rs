@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::server::{HOLDING_WITHIN, Server};
 use crate::{
     encode::tensor,
-    program::{Place, fixture, root},
+    program::{Place, fixture},
 };
 
 /// Steps enough for something to happen in the middle.
