@@ -44,9 +44,9 @@ pub struct Store {
 }
 
 impl Store {
-    /// A store for `bytes` bytes of matrices for a GPU. They are kept in up to three quarters of the
-    /// memory that is available now, a quarter if the GPU has no memory of its own; none is if the
-    /// system does not say what there is.
+    /// A store for `bytes` bytes of matrices for a GPU. They are kept in up to three quarters of
+    /// the memory that is available now, a quarter if the GPU has no memory of its own; none is if
+    /// the system does not say what there is.
     pub fn new(device: Device, bytes: u64) -> Arc<Self> {
         let available = system_memory().map_or(0, |memory| memory.available);
         Self::with_memory(device, bytes, most_kept(available, is_unified(device)))

@@ -15,6 +15,8 @@ pub(super) struct Slabs<M> {
     left: u64,
     /// Bytes of matrices that are still to come.
     expected: u64,
+    /// The bytes of the smallest slab that could not be had.
+    refused: u64,
 }
 
 /// A slab, of which the first bytes are in use.
@@ -28,7 +30,7 @@ struct Slab<M> {
 impl<M> Slabs<M> {
     /// Slabs of at most `most` bytes for `expected` bytes of matrices.
     pub fn new(expected: u64, most: u64) -> Self {
-        Self { slabs: Vec::new(), left: most, expected }
+        Self { slabs: Vec::new(), left: most, expected, refused: u64::MAX }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -36,31 +38,35 @@ impl<M> Slabs<M> {
     }
 
     /// The memory of a slab, and the first of as many bytes in it; none if there is no room for
-    /// them. Slabs are made by `allocate`, which is not asked again once it had none.
-    pub fn place(&mut self, bytes: u64, allocate: impl FnOnce(u64) -> Option<M>) -> Option<(&M, u64)> {
+    /// them. Slabs are made by `allocate`, which is not asked again for as much as it refused.
+    pub fn place(&mut self, bytes: u64, allocate: impl FnMut(u64) -> Option<M>) -> Option<(&M, u64)> {
         let taken = bytes.next_multiple_of(ALIGNMENT);
         let found = match self.slabs.iter().position(|slab| slab.bytes - slab.used >= taken) {
-            Some(found) => found,
-            None => {
-                let needed = taken.next_power_of_two();
-                let size = prev_power_of_two(self.expected.min(self.left).min(MOST)).max(needed);
-                let memory = if size <= self.left { allocate(size) } else { None };
-                let Some(memory) = memory else {
-                    // Smaller matrices may still fit between those that are there.
-                    self.left = if size <= self.left { 0 } else { self.left };
-                    self.expected = self.expected.saturating_sub(bytes);
-                    return None;
-                };
-                self.left -= size;
-                self.slabs.push(Slab { memory, bytes: size, used: 0 });
-                self.slabs.len() - 1
-            }
+            Some(found) => Some(found),
+            None => self.add(taken.next_power_of_two(), allocate),
         };
         self.expected = self.expected.saturating_sub(bytes);
-        let slab = &mut self.slabs[found];
+        let slab = &mut self.slabs[found?];
         let first = slab.used;
         slab.used += taken;
         Some((&slab.memory, first))
+    }
+
+    /// Adds the largest slab of use that can be had, of `needed` bytes or more; its place.
+    fn add(&mut self, needed: u64, mut allocate: impl FnMut(u64) -> Option<M>) -> Option<usize> {
+        let mut bytes = prev_power_of_two(self.expected.min(self.left).min(MOST)).max(needed);
+        while (needed..=self.left).contains(&bytes) {
+            if bytes < self.refused {
+                if let Some(memory) = allocate(bytes) {
+                    self.left -= bytes;
+                    self.slabs.push(Slab { memory, bytes, used: 0 });
+                    return Some(self.slabs.len() - 1);
+                }
+                self.refused = bytes;
+            }
+            bytes /= 2;
+        }
+        None
     }
 }
 
@@ -134,21 +140,23 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_ends_the_asking_and_gaps_still_serve() {
+    fn what_was_refused_is_not_asked_for_again_and_gaps_still_serve() {
         let matrices = [600 * MIB, 600 * MIB, 300 * MIB, 600 * MIB, 100 * MIB];
         let (sizes, places) = placed(&matrices, u64::MAX, 1);
         assert_eq!(sizes, [1 << 30]);
         assert_eq!(places, [Some((0, 0)), None, Some((0, 600 * MIB)), None, Some((0, 900 * MIB))]);
-        let mut asked = 0;
-        let mut slabs = Slabs::<()>::new(100, u64::MAX);
-        for _ in 0..2 {
-            let refuse = |_| {
-                asked += 1;
-                None
+        // A system that pins no more than 4 MiB at once.
+        let mut asked = Vec::new();
+        let mut slabs = Slabs::new(40 * MIB, u64::MAX);
+        let places = [3, 1, 5, 4].map(|mib| {
+            let allocate = |size| {
+                asked.push(size / MIB);
+                (size <= 4 * MIB).then_some(size)
             };
-            assert!(slabs.place(10, refuse).is_none());
-        }
-        assert_eq!(asked, 1);
+            slabs.place(mib * MIB, allocate).map(|(slab, first)| (*slab / MIB, first / MIB))
+        });
+        assert_eq!(places, [Some((4, 0)), Some((4, 3)), None, Some((4, 0))]);
+        assert_eq!(asked, [32, 16, 8, 4, 4]);
     }
 
     #[test]

@@ -331,7 +331,7 @@ fn matrices_stay_in_their_files_where_memory_cannot_be_pinned() {
     let gpu = gpu(0);
     let hold = |store: &Arc<Store>, seed| store.hold(matrix(codes(seed, ROWS).into(), ROWS)).unwrap();
     for _ in 0..2 {
-        // Its memory is there again for the second.
+        // The second has the memory of the first.
         let store = Store::with_memory(gpu, MIB / 2, u64::MAX);
         let all: Vec<Streamed> = (0..4).map(|seed| hold(&store, seed)).collect();
         assert_eq!(all.iter().map(Streamed::is_kept).collect::<Vec<_>>(), [true, true, false, false]);
