@@ -28,7 +28,7 @@
 //! | `arch` | its name, of which `sm_80` and later have TF32; `none` if not reported | `sm_75` |
 //! | `slower` | milliseconds that each convolution takes longer than the last | 0 |
 //! | `borrowed` | `refused`: copies from a mapped file's memory fail | served |
-//! | `miopen` | convolutions: `fails`; `slow`, 500 ms with it; `fast`, 500 ms without | `works` |
+//! | `miopen` | convolutions: `fails`; `slow`, `fast`: tenfold time with, without it | `works` |
 //! | `miopen-from` | values of a convolution's input from which they do | 0 |
 //! | `trace` | 1 prints allocations of 1 MiB or more that raise the peak | 0 |
 //!
