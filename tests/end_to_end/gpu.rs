@@ -280,12 +280,15 @@ fn a_miopen_that_fails_costs_a_line() {
     assert!(facts(&record).contains(r#""name":"miopen","value":"3.5.1""#), "{record}");
     assert!(!facts(&record).contains("miopen-used"), "{record}");
     assert_eq!(lines_with(&run, "without MIOpen"), 0);
-    // It fails at the device's first convolution, or at one of the work.
-    for (from, output) in [(0, "first.safetensors"), (1000, "later.safetensors")] {
+    // It fails in the work; the next process is measured without it; and where it fails already in
+    // the device's first convolution, each process says so.
+    let cases =
+        [(1000, "work.safetensors", 1, false), (1000, "next.safetensors", 0, true), (0, "first.safetensors", 1, true)];
+    for (from, output, warnings, is_fact) in cases {
         let (record, found, run) = decoded(&format!("{ONE};miopen=fails;miopen-from={from}"), output);
-        assert!(largest_difference(&found, &expected) < 1e-5, "{from}");
-        assert_eq!(lines_with(&run, "convolutions go on without MIOpen"), 1, "{}", run.stderr());
-        assert_eq!(facts(&record).contains("miopen-used"), from == 0, "{record}");
+        assert!(largest_difference(&found, &expected) < 1e-5, "{output}");
+        assert_eq!(lines_with(&run, "convolutions go on without MIOpen"), warnings, "{output}: {}", run.stderr());
+        assert_eq!(facts(&record).contains("miopen-used"), is_fact, "{output}: {record}");
     }
     // What is measured then is without it.
     let failing = format!("{ONE};miopen=fails");

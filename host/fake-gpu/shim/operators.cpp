@@ -88,7 +88,9 @@ class Call {
     const bool convolves = name_.find("conv") != std::string::npos;
     TORCH_CHECK(!convolves || !is_of_miopen("fails", (*stack)[first].toTensor(), /*enabled=*/true), "miopenStatusUnknownError");
     if (name_ == "aten::_convolution" && stack->back().toBool()) round_operands(stack, first);
+    const bool is_slow = convolves && is_slow_by_miopen((*stack)[first].toTensor());
     if (convolves) fake::enqueue(device, time_of((*stack)[first].toTensor()));
+    const fake::Clock::time_point begun = fake::Clock::now();
     // What the host is to see has to be there.
     const bool waits = is_copy(name_) && has_host_tensor_ && !(name_ == "aten::copy_" && stack->back().toBool());
     if (name_ == "aten::_local_scalar_dense" || waits) fake::synchronize(device);
@@ -99,6 +101,8 @@ class Call {
       fake::Diverted diverted(is_own_ ? -1 : device);
       op_.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);
     }
+    // Beside the processor's own time, however busy it is.
+    if (is_slow) fake::enqueue(device, 10 * std::chrono::duration<double, std::milli>(fake::Clock::now() - begun).count());
     for (auto& [alias, original] : originals_) carry_over(alias, original);
     if (script().loses_bits && is_copy(name_)) lose_bits(torch::jit::peek(*stack, 0, 1).toTensor());
     const size_t results = op_.schema().returns().size();
@@ -200,13 +204,16 @@ class Call {
     return faults.miopen == words && input.numel() >= faults.miopen_from && at::globalContext().userEnabledCuDNN() == enabled;
   }
 
+  static bool is_slow_by_miopen(const at::Tensor& input) {
+    return is_of_miopen("slow", input, /*enabled=*/true) || is_of_miopen("fast", input, /*enabled=*/false);
+  }
+
   // Milliseconds that a convolution of an input takes.
   static double time_of(const at::Tensor& input) {
     static double longer = 0;
     longer += script().slower;
-    const bool is_slow = is_of_miopen("slow", input, /*enabled=*/true) || is_of_miopen("fast", input, /*enabled=*/false);
     const bool is_large = script().cliff != 0 && input.nbytes() >= script().cliff;
-    return script().delay + longer + (is_slow ? 500.0 : 0.0) + (is_large ? 100.0 * static_cast<double>(input.nbytes()) / (1 << 20) : 0);
+    return script().delay + longer + (is_large ? 100.0 * static_cast<double>(input.nbytes()) / (1 << 20) : 0);
   }
 
   // Changes a value that has come to the host.

@@ -29,7 +29,7 @@
 //! | `slower` | milliseconds that each convolution takes longer than the last | 0 |
 //! | `borrowed` | `refused`: copies from a mapped file's memory fail | served |
 //! | `pinned` | bytes of host memory that can be pinned at once | all |
-//! | `miopen` | convolutions: `fails`; `slow`, 500 ms with it; `fast`, 500 ms without | `works` |
+//! | `miopen` | convolutions: `fails`; `slow`, `fast`: tenfold time with, without it | `works` |
 //! | `miopen-from` | values of a convolution's input from which they do | 0 |
 //! | `trace` | 1 prints allocations of 1 MiB or more that raise the peak | 0 |
 //!
