@@ -29,6 +29,7 @@ struct Script {
   std::string arch = "sm_75";
   double slower = 0;
   bool refuses_borrowed = false;
+  bool counts = false;
 };
 
 // The process's script, read once from the environment.
