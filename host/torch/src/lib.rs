@@ -11,6 +11,7 @@ mod convolution;
 pub mod crash;
 pub mod device;
 pub mod device_packed;
+pub mod device_tokens;
 mod error;
 mod event;
 mod ffi;

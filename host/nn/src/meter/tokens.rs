@@ -4,7 +4,9 @@ use tilewright_kernels::{EXPANDING_VALUE_BYTES, biased_bytes, expanded_rows, pie
 use tilewright_plan::{Dtype, Products};
 
 use super::{Meter, MeterTensor, check_alike, shape_error};
-use crate::{Biased, Error, Gelu, HeadNorm, LayerNorm, Listing, Ops, Result, TokenOps, TokenSource};
+use crate::{
+    Biased, Error, Gelu, HeadNorm, LayerNorm, Listing, Ops, Result, TokenOps, TokenSource, tokens::norm_of_a_copy,
+};
 
 /// The extents of a linear layer's weight, and of the changes beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +45,38 @@ fn check_spans(operation: &'static str, tokens: &MeterTensor, spans: &MeterTenso
             Ok(())
         }
         _ => Err(shape_error(operation, &[tokens, spans])),
+    }
+}
+
+impl Meter {
+    /// The passes of a GPU beside a product: its bias in the product's type, a result that is
+    /// converted, a bias laid out in rows that lie apart.
+    fn moves_beside_product(&self, output: &MeterTensor, matrix: &MeterMatrix, has_bias: bool) {
+        if self.costs.kernels.on_cpu {
+            return;
+        }
+        let dtype = self.format.product_dtype;
+        let rows = matrix.extents[0].max(1);
+        let tokens = output.axes.count() / rows as u64;
+        for start in (0..rows).step_by(matrix.piece.max(1) as usize) {
+            let count = matrix.piece.max(1).min(rows - start);
+            let values = tokens * count as u64;
+            if has_bias && dtype != Dtype::F32 {
+                self.moves(count as u64 * (Dtype::F32.bytes() + dtype.bytes()));
+            }
+            if output.dtype != dtype {
+                self.moves(values * (dtype.bytes() + output.dtype.bytes()));
+            } else if has_bias && count < rows && tokens > 1 {
+                self.moves(values * dtype.bytes());
+            }
+        }
+    }
+
+    /// Values in f32, contiguous, normed on a GPU by the mean of their squares.
+    fn normed_squares(&self, tokens: &MeterTensor) -> Result<MeterTensor> {
+        let wide = self.contiguous(&self.to_dtype(tokens.clone(), Dtype::F32)?)?;
+        self.moves(2 * wide.bytes());
+        Ok(self.output(wide.axes, Dtype::F32))
     }
 }
 
@@ -99,6 +133,7 @@ impl TokenOps for Meter {
             return Err(shape_error("a linear layer", &[from, &matrix.extents, to]));
         }
         let dtype = self.format.product_dtype;
+        self.moves_beside_product(output, matrix, bias.is_some());
         let left = self.contiguous(&self.to_dtype(tokens.clone(), dtype)?)?;
         let count = left.axes.count() / columns.max(1) as u64;
         let has_integers =
@@ -113,6 +148,7 @@ impl TokenOps for Meter {
             self.multiplies(columns, if inner > 0 { inner } else { *changed }, count as i64, 1);
             self.multiplies(inner, *changed, count as i64, 1);
             self.touch(count * (changed + inner) as u64 * dtype.bytes());
+            self.moves(count * *changed as u64 * (dtype.bytes() + 2 * output.dtype.bytes()));
         }
         if has_integers {
             self.touch(self.costs.kernels.int8_scratch_bytes(count as i64, columns));
@@ -125,6 +161,10 @@ impl TokenOps for Meter {
             return Ok(());
         }
         if !self.costs.expands_rows {
+            // A GPU's product of the output's type is written where it stays.
+            if !self.costs.kernels.on_cpu && output.dtype == dtype {
+                return Ok(());
+            }
             self.touch(count * (matrix.piece * dtype.bytes() as i64) as u64);
             return Ok(());
         }
@@ -147,14 +187,19 @@ impl TokenOps for Meter {
         for spans in norm.modulation.iter().flatten() {
             check_spans("a modulation", tokens, spans)?;
         }
-        self.moves(4 * tokens.bytes());
         if self.costs.kernels.on_cpu {
+            self.moves(4 * tokens.bytes());
             return Ok(self.output(tokens.axes.made_contiguous(), dtype));
         }
         let wide = self.to_dtype(tokens.clone(), Dtype::F32)?;
         let normed = self.output(wide.axes.made_contiguous(), Dtype::F32);
+        self.moves(wide.bytes() + normed.bytes());
         drop(wide);
-        self.to_dtype(normed, dtype)
+        let Some([_, scale]) = norm.modulation else { return self.to_dtype(normed, dtype) };
+        // One and the scale, and then all at once onto the result, in place if it is f32.
+        self.moves(2 * scale.bytes());
+        self.moves(normed.bytes() + tokens.axes.count() * dtype.bytes() + 2 * scale.bytes());
+        if dtype == Dtype::F32 { Ok(normed) } else { Ok(self.output(normed.axes, dtype)) }
     }
 
     fn norm_heads(
@@ -174,11 +219,32 @@ impl TokenOps for Meter {
         if !is_sound {
             return Err(shape_error("a norm of heads", &[shape, norm.weight, &[heads]]));
         }
-        self.moves(2 * tokens.bytes());
-        if !self.costs.kernels.on_cpu {
-            self.touch(4 * 4 * tokens.axes.count());
+        if self.costs.kernels.on_cpu {
+            self.moves(2 * tokens.bytes());
+            return Ok(());
         }
+        let normed = self.normed_squares(tokens)?;
+        if let Some(rotation) = rotation {
+            self.moves(2 * normed.bytes() + rotation.bytes());
+        }
+        self.moves(normed.bytes() + tokens.bytes());
         Ok(())
+    }
+
+    fn root_mean_square_norm(
+        &self,
+        tokens: &MeterTensor,
+        norm: HeadNorm<'_, Vec<i64>>,
+        dtype: Dtype,
+    ) -> Result<MeterTensor> {
+        if self.costs.kernels.on_cpu {
+            return norm_of_a_copy(self, tokens, norm, dtype);
+        }
+        let shape = tokens.axes.extents();
+        if shape.last().is_none_or(|&width| *norm.weight != [width]) {
+            return Err(shape_error("a norm", &[shape, norm.weight]));
+        }
+        self.to_dtype(self.normed_squares(tokens)?, dtype)
     }
 
     fn attend_onto(
@@ -186,7 +252,7 @@ impl TokenOps for Meter {
         output: &MeterTensor,
         [query, key, value]: [&MeterTensor; 3],
         heads: i64,
-        _: bool,
+        add: bool,
     ) -> Result<()> {
         let shapes = [query.axes.extents(), key.axes.extents(), value.axes.extents()];
         let (&[batch, tokens, width], &[samples, others, wide]) = (shapes[0], shapes[1]) else {
@@ -213,6 +279,7 @@ impl TokenOps for Meter {
             self.touch(self.costs.kernels.heads_scratch_bytes(others, width / heads, batch * heads, query.dtype));
             return Ok(());
         }
+        self.moves((if add { 3 } else { 2 }) * query.bytes());
         let _result = self.hold(query.bytes());
         let scratch = match self.costs.kernels.on_cpu {
             true => self.costs.kernels.library_scratch_bytes([tokens, others], width / heads, query.dtype),
@@ -263,9 +330,15 @@ impl TokenOps for Meter {
 
     fn gelu_onto(&self, output: &MeterTensor, tokens: &MeterTensor, gelu: Gelu) -> Result<()> {
         check_alike("a gelu", output, tokens)?;
-        self.moves(2 * tokens.bytes());
-        // Only the pass of our own has no result beside the output.
-        if !(self.costs.kernels.on_cpu && gelu == Gelu::Tanh) {
+        if gelu == Gelu::Quick {
+            self.moves(2 * tokens.bytes());
+            self.moves(2 * tokens.bytes());
+            self.moves(tokens.bytes());
+        }
+        self.moves(tokens.bytes() + output.bytes());
+        // libtorch's on the CPU, and what is made of several, have a result beside the output.
+        let is_direct = if self.costs.kernels.on_cpu { gelu == Gelu::Tanh } else { gelu != Gelu::Quick };
+        if !is_direct {
             self.touch(tokens.bytes());
         }
         Ok(())
@@ -280,9 +353,6 @@ impl TokenOps for Meter {
     fn add_gated(&self, tokens: &MeterTensor, gate: Option<&MeterTensor>, other: MeterTensor) -> Result<()> {
         if let Some(gate) = gate {
             check_spans("a gate", tokens, gate)?;
-            if !self.costs.kernels.on_cpu {
-                self.touch(other.bytes());
-            }
         }
         self.add_onto(tokens, &other)
     }
