@@ -11,23 +11,30 @@
 
 namespace {
 
-// Launches and bytes by kind and name of operators.
+// Launches and bytes.
+using Count = std::pair<int64_t, int64_t>;
+
+// Counts by kind and name of operators.
 struct Counts {
   std::mutex mutex;
-  std::map<std::pair<std::string, std::string>, std::pair<int64_t, int64_t>> of;
+  std::map<std::pair<std::string, std::string>, Count> of;
 
-  ~Counts() {
-    std::pair<int64_t, int64_t> glue{0, 0};
+  void write() {
+    std::lock_guard lock(mutex);
+    std::FILE* file = std::fopen(script().counts.c_str(), "w");
+    if (file == nullptr) return;
+    Count glue{0, 0};
     for (const auto& [operation, count] : of) {
       const auto& [kind, name] = operation;
       if (kind == "glue") glue = {glue.first + count.first, glue.second + count.second};
-      print(kind, name, count);
+      print(file, kind, name, count);
     }
-    print("glue", "total", glue);
+    print(file, "glue", "total", glue);
+    std::fclose(file);
   }
 
-  static void print(const std::string& kind, const std::string& name, const std::pair<int64_t, int64_t>& count) {
-    std::fprintf(stderr, "fake GPU: count %s %s %" PRId64 " %" PRId64 "\n", kind.c_str(), name.c_str(), count.first, count.second);
+  static void print(std::FILE* file, const std::string& kind, const std::string& name, const Count& count) {
+    std::fprintf(file, "%s %s %" PRId64 " %" PRId64 "\n", kind.c_str(), name.c_str(), count.first, count.second);
   }
 
   void add(const std::string& kind, const std::string& name, int64_t bytes) {
@@ -68,7 +75,11 @@ bool launches_nothing(const std::string& name) {
 
 namespace fake {
 
-Launch::Launch(const c10::FunctionSchema& schema) : schema_(schema), is_counted_(script().counts && !launches_nothing(schema.name())) {
+void write_counts() {
+  if (!script().counts.empty()) counts().write();
+}
+
+Launch::Launch(const c10::FunctionSchema& schema) : schema_(schema), is_counted_(!script().counts.empty() && !launches_nothing(schema.name())) {
   // A view's result is its argument's memory, which it does not write.
   for (const auto& result : schema.returns()) {
     if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) is_counted_ = false;

@@ -30,4 +30,7 @@ class Launch {
   int64_t bias_bytes_ = 0;
 };
 
+// Writes the counts to their file. The host does that when it waits: a process may end without a word to its libraries.
+void write_counts();
+
 }  // namespace fake

@@ -106,6 +106,7 @@ class Call {
     const size_t results = op_.schema().returns().size();
     for (size_t number = stack->size() - results; number != stack->size(); ++number) give((*stack)[number], convolves);
     launch.results(*stack);
+    if (name_ == "aten::_local_scalar_dense" || waits) fake::write_counts();
     if (convolves) fake::leak(device, script().leak);
   }
 
@@ -292,7 +293,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("_fused_sdp_choice", TORCH_FN(fused_choice));
   library.impl("scaled_dot_product_attention", torch::CppFunction::makeFromBoxedFunction<&attention>());
   // Of parts that the real library has for CUDA alone: here they are the CPU's as a whole.
-  for (const char* name : {"conv2d", "conv3d", "_convolution", "copy_", "native_group_norm", "_fused_rms_norm"}) {
+  for (const char* name : {"conv2d", "conv3d", "_convolution", "copy_", "native_group_norm", "native_layer_norm", "_fused_rms_norm"}) {
     library.impl(name, torch::CppFunction::makeFromBoxedFunction<&call_on_host>());
   }
 }

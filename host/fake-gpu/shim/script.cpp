@@ -35,7 +35,7 @@ Script read(const char* text) {
       {"arch", [&](Value value) { script.arch = value; }},
       {"slower", [&](Value value) { script.slower = std::stod(value); }},
       {"borrowed", [&](Value value) { script.refuses_borrowed = value == "refused"; }},
-      {"count", [&](Value value) { script.counts = value == "1"; }},
+      {"count", [&](Value value) { script.counts = value; }},
       {"trace", [&](Value value) { script.traces = value == "1"; }},
   };
   std::istringstream pairs(text);

@@ -29,7 +29,7 @@ struct Script {
   std::string arch = "sm_75";
   double slower = 0;
   bool refuses_borrowed = false;
-  bool counts = false;
+  std::string counts;
 };
 
 // The process's script, read once from the environment.

@@ -28,8 +28,12 @@
 //! | `arch` | its name, of which `sm_80` and later have TF32; `none` if not reported | `sm_75` |
 //! | `slower` | milliseconds that each convolution takes longer than the last | 0 |
 //! | `borrowed` | `refused`: copies from a mapped file's memory fail | served |
-//! | `count` | 1 prints launches and bytes of operators at exit: [`COUNT`] | 0 |
+//! | `count` | the file for launches and bytes of operators, as they are when the host waits | none |
 //! | `trace` | 1 prints allocations of 1 MiB or more that raise the peak | 0 |
+//!
+//! A line of counts has the kind of an operator, its name, launches and bytes. The last one is of
+//! everything but products, convolutions, attention and copies between host and device: kind
+//! `glue`, name `total`. Views and allocations are no launches.
 //!
 //! Pairs are separated by `;`, as in `devices=1;memory=268435456`.
 
@@ -38,11 +42,6 @@ pub const LIBTORCH: &str = env!("FAKE_LIBTORCH");
 
 /// The same with the back end under the name of ROCm's: two APUs of gfx1151.
 pub const ROCM_LIBTORCH: &str = env!("FAKE_ROCM_LIBTORCH");
-
-/// The beginning of a line of counts, which goes on with the kind of an operator, its name, launches
-/// and bytes. The last one is of everything but products, convolutions, attention and copies between
-/// host and device: kind `glue`, name `total`. Views and allocations are no launches.
-pub const COUNT: &str = "fake GPU: count ";
 
 /// The environment variable of the script.
 pub const SCRIPT: &str = "TILEWRIGHT_FAKE_GPU";

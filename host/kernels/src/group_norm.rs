@@ -10,7 +10,7 @@ pub const CPU_PIECE: i64 = 1 << 17;
 pub const GPU_PIECE: i64 = 1 << 24;
 
 /// The launches of a norm of 16-bit values on a GPU.
-pub const GROUP_NORM_LAUNCHES: u32 = 9;
+pub const GROUP_NORM_LAUNCHES: u64 = 9;
 
 /// The times that a norm reads or writes its picture.
 pub fn group_norm_passes(dtype: Dtype, on_cpu: bool) -> u64 {

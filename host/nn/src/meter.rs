@@ -130,7 +130,12 @@ impl Meter {
 
     /// Reads and writes bytes, by one launch on a GPU.
     fn moves(&self, bytes: u64) {
-        self.ledger.launch(1, bytes);
+        self.moves_by(1, bytes);
+    }
+
+    /// The same by several launches.
+    fn moves_by(&self, launches: u64, bytes: u64) {
+        self.ledger.launch(launches, bytes);
         self.spend(bytes as f64 / self.costs.bytes_per_second);
     }
 

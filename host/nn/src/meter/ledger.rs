@@ -76,9 +76,9 @@ impl Ledger {
     }
 
     /// Counts launches that read and write bytes, likewise.
-    pub fn launch(&self, launches: u32, bytes: u64) {
+    pub fn launch(&self, launches: u64, bytes: u64) {
         let (Glue { launches: before, bytes: moved }, times) = (self.glue.get(), self.times.get());
-        self.glue.set(Glue { launches: before + f64::from(launches) * times, bytes: moved + bytes as f64 * times });
+        self.glue.set(Glue { launches: before + launches as f64 * times, bytes: moved + bytes as f64 * times });
     }
 
     /// The factor of time that is counted.

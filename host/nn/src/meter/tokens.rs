@@ -15,6 +15,8 @@ pub struct MeterMatrix {
     pub extents: [i64; 2],
     /// The most rows of one of the matrices that it is made of: each is multiplied by itself.
     pub piece: i64,
+    /// The number of these matrices.
+    pub pieces: u64,
     /// Some of these matrices are stored in a type that has products in 8-bit integers, and some in
     /// one that has none.
     pub integers: [bool; 2],
@@ -30,7 +32,7 @@ impl TokenSource<Meter> for Listing {
 
     fn matrix(&self, name: &str, shape: [i64; 2]) -> Result<MeterMatrix> {
         self.add(name, &[&shape]);
-        Ok(MeterMatrix { extents: shape, piece: shape[0], integers: [false, true], changes: Vec::new() })
+        Ok(MeterMatrix { extents: shape, piece: shape[0], pieces: 1, integers: [false, true], changes: Vec::new() })
     }
 }
 
@@ -49,26 +51,21 @@ fn check_spans(operation: &'static str, tokens: &MeterTensor, spans: &MeterTenso
 }
 
 impl Meter {
-    /// The passes of a GPU beside a product: its bias in the product's type, a result that is
-    /// converted, a bias laid out in rows that lie apart.
+    /// The passes of a GPU beside a product with each piece of a matrix: its bias in the product's
+    /// type, a result that is converted, a bias laid out in rows that lie apart.
     fn moves_beside_product(&self, output: &MeterTensor, matrix: &MeterMatrix, has_bias: bool) {
         if self.costs.kernels.on_cpu {
             return;
         }
-        let dtype = self.format.product_dtype;
-        let rows = matrix.extents[0].max(1);
-        let tokens = output.axes.count() / rows as u64;
-        for start in (0..rows).step_by(matrix.piece.max(1) as usize) {
-            let count = matrix.piece.max(1).min(rows - start);
-            let values = tokens * count as u64;
-            if has_bias && dtype != Dtype::F32 {
-                self.moves(count as u64 * (Dtype::F32.bytes() + dtype.bytes()));
-            }
-            if output.dtype != dtype {
-                self.moves(values * (dtype.bytes() + output.dtype.bytes()));
-            } else if has_bias && count < rows && tokens > 1 {
-                self.moves(values * dtype.bytes());
-            }
+        let (dtype, rows) = (self.format.product_dtype, matrix.extents[0].max(1) as u64);
+        if has_bias && dtype != Dtype::F32 {
+            self.moves_by(matrix.pieces, rows * (Dtype::F32.bytes() + dtype.bytes()));
+        }
+        let values = output.axes.count();
+        if output.dtype != dtype {
+            self.moves_by(matrix.pieces, values * (dtype.bytes() + output.dtype.bytes()));
+        } else if has_bias && matrix.pieces > 1 && values > rows {
+            self.moves_by(matrix.pieces, values * dtype.bytes());
         }
     }
 
@@ -148,7 +145,9 @@ impl TokenOps for Meter {
             self.multiplies(columns, if inner > 0 { inner } else { *changed }, count as i64, 1);
             self.multiplies(inner, *changed, count as i64, 1);
             self.touch(count * (changed + inner) as u64 * dtype.bytes());
-            self.moves(count * *changed as u64 * (dtype.bytes() + 2 * output.dtype.bytes()));
+            if !self.costs.kernels.on_cpu {
+                self.moves(count * *changed as u64 * (dtype.bytes() + 2 * output.dtype.bytes()));
+            }
         }
         if has_integers {
             self.touch(self.costs.kernels.int8_scratch_bytes(count as i64, columns));
@@ -279,7 +278,9 @@ impl TokenOps for Meter {
             self.touch(self.costs.kernels.heads_scratch_bytes(others, width / heads, batch * heads, query.dtype));
             return Ok(());
         }
-        self.moves((if add { 3 } else { 2 }) * query.bytes());
+        if !self.costs.kernels.on_cpu {
+            self.moves((if add { 3 } else { 2 }) * query.bytes());
+        }
         let _result = self.hold(query.bytes());
         let scratch = match self.costs.kernels.on_cpu {
             true => self.costs.kernels.library_scratch_bytes([tokens, others], width / heads, query.dtype),
@@ -330,14 +331,15 @@ impl TokenOps for Meter {
 
     fn gelu_onto(&self, output: &MeterTensor, tokens: &MeterTensor, gelu: Gelu) -> Result<()> {
         check_alike("a gelu", output, tokens)?;
-        if gelu == Gelu::Quick {
+        let on_cpu = self.costs.kernels.on_cpu;
+        if gelu == Gelu::Quick && !on_cpu {
             self.moves(2 * tokens.bytes());
             self.moves(2 * tokens.bytes());
             self.moves(tokens.bytes());
         }
         self.moves(tokens.bytes() + output.bytes());
         // libtorch's on the CPU, and what is made of several, have a result beside the output.
-        let is_direct = if self.costs.kernels.on_cpu { gelu == Gelu::Tanh } else { gelu != Gelu::Quick };
+        let is_direct = if on_cpu { gelu == Gelu::Tanh } else { gelu != Gelu::Quick };
         if !is_direct {
             self.touch(tokens.bytes());
         }
