@@ -19,7 +19,7 @@ fn since(meter: &Meter, before: Glue) -> Glue {
     Glue { launches: now.launches - before.launches, bytes: now.bytes - before.bytes }
 }
 
-/// A forward of Flux.1's transformer of so many blocks, of a picture of so many pixels a side.
+/// A forward of Flux.1's transformer with numbers of blocks, of a picture of a side in pixels.
 fn flux_forward([double_blocks, single_blocks]: [usize; 2], side: i64) -> Glue {
     let config = flux::Config {
         hidden: 3072,
@@ -48,8 +48,8 @@ fn flux_forward([double_blocks, single_blocks]: [usize; 2], side: i64) -> Glue {
 fn a_forward_of_flux_moves_little_beside_its_products() {
     let whole = flux_forward([19, 38], 1024);
     assert!(whole.bytes <= 130e9 && whole.launches <= 2600.0, "{whole:?}");
-    // Of a value of 4608 tokens: 20 bytes for a norm with its modulation, 28 for one of heads with
-    // its turn, 6 for a gate, 4 for a gelu.
+    // 20 bytes a value for a norm with its modulation, 28 for one of heads with its turn, 6 for a
+    // gate, 4 for a gelu; of 4608 tokens.
     let values = 4608.0 * 3072.0;
     let blocks = flux_forward([1, 0], 1024);
     let none = flux_forward([0, 0], 1024);

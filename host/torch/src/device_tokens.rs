@@ -87,7 +87,7 @@ pub fn root_mean_square_norm(tokens: &Tensor, weight: &Tensor, epsilon: f64, kin
 /// # Errors
 /// As [`layer_norm`].
 pub fn gelu(output: &Tensor, tokens: &Tensor, approximation: &str) -> Result<()> {
-    // Of a CPU's, the bits depend on whether values are side by side.
+    // The bits of a CPU's depend on the places of values in memory.
     if output.device() == Device::Cpu || output.f_kind()? != tokens.f_kind()? {
         output.shallow_clone().f_copy_(&tokens.f_gelu(approximation)?)?;
     } else {
@@ -222,7 +222,7 @@ mod tests {
             }
             let output = random([2, 6, 45], to);
             quick_gelu(&output, &tokens).unwrap();
-            // Its sigmoid is of the type of the values.
+            // The sigmoid has the type of the values.
             let difference = output.to_kind(Kind::Double) - &wide * (&wide * 1.702).sigmoid();
             assert!(f64::try_from(difference.abs().max()).unwrap() < 0.1, "{to:?}");
         }
