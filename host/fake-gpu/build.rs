@@ -64,7 +64,7 @@ fn compile(include: &Path, to: &Path) {
     command.args(["-shared", "-Wl,-Bsymbolic", "-fPIC", "-g0", "-Wall", "-Wextra", "-Wno-unused-parameter"]);
     command.arg("-I../torch/shim").arg("-isystem").arg(include);
     command.arg("-isystem").arg(include.join("torch/csrc/api/include"));
-    command.args(["shim/script.cpp", "shim/device.cpp", "shim/runtime.cpp", "shim/operators.cpp"]);
+    command.args(["shim/script.cpp", "shim/device.cpp", "shim/runtime.cpp", "shim/operators.cpp", "shim/counter.cpp"]);
     let status = command.arg("-o").arg(to).status().expect("a C++ compiler is installed");
     assert!(status.success(), "the fake back end does not compile");
 }

@@ -10,6 +10,9 @@ use std::{
 
 use serde_json::{Value, json};
 use tilewright_fake_gpu::{LIBTORCH, ROCM_LIBTORCH, SCRIPT};
+use tilewright_models::{AnyConfig, BlockChoice, Checkpoint, ComputeFormat, DenoiserFile, Inputs};
+use tilewright_nn::{Costs, Glue, Meter, TokenScope};
+use tilewright_plan::{Dtype, Layout, Precision};
 
 use crate::{
     encode::tensor,
@@ -172,6 +175,76 @@ fn weights_that_fit_expanded_are_expanded_once() {
             assert_eq!(found["plan"]["weights"], "expanded", "{transformer}, {objective}");
         }
     }
+}
+
+/// The launches and bytes of all that is no product, convolution or attention, in a run's counts.
+fn counted(text: &str) -> [f64; 2] {
+    let total = text.lines().find_map(|line| line.strip_prefix("glue total ")).unwrap();
+    let numbers: Vec<f64> = total.split(' ').map(|number| number.parse().unwrap()).collect();
+    numbers.try_into().unwrap()
+}
+
+/// The text's tokens of the example Flux transformer's conditioning here.
+const TEXT: usize = 9;
+
+/// Conditioning of no text in particular for the example Flux transformer.
+fn flux_conditioning() -> Vec<u8> {
+    let values = |count: usize| -> Vec<u8> {
+        (0..count).flat_map(|index| ((index % 7) as f32 / 3.0 - 1.0).to_le_bytes()).collect()
+    };
+    let (text, pooled) = (values(TEXT * 96), values(64));
+    let view = |shape: &[usize], data| {
+        safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.to_vec(), data).unwrap()
+    };
+    let tensors = [("prompt_embeds", view(&[1, TEXT, 96], &text)), ("pooled_prompt_embeds", view(&[1, 64], &pooled))];
+    safetensors::serialize(tensors, None).unwrap()
+}
+
+/// A forward of a Flux transformer on a meter, as a GPU runs it whose matrices lie in bf16.
+fn metered_forward(transformer: &str, side: i64) -> Glue {
+    let format = ComputeFormat::new(Precision::Uniform(Dtype::Bf16), Layout::ChannelsFirst).unwrap();
+    let kernels = tilewright_torch::kernels(tch::Device::Cuda(0));
+    let meter = Meter::new(format, Costs { expands_rows: false, kernels, ..Costs::default() });
+    let file = DenoiserFile::open(Checkpoint::open(transformer.as_ref()).unwrap()).unwrap();
+    let network = file.config.build(&TokenScope::new(file.file(), &meter)).unwrap();
+    let given = |shape: &[i64]| meter.input(shape, Dtype::F32).unwrap();
+    let (text, pooled) = (given(&[1, TEXT as i64, 96]), given(&[1, 64]));
+    let inputs = Inputs { text: &text, pooled: Some(&pooled), image: None, guidance: None };
+    let size = [1, side / 8, side / 8];
+    let context = network.prepare(&meter, &inputs, size).unwrap();
+    let (latents, before) = (given(&[1, 16, size[1], size[2]]), meter.glue());
+    network.forward(&meter, &latents, &[0.5], &context, &mut |_, _| Ok(BlockChoice::Run)).unwrap();
+    let now = meter.glue();
+    Glue { launches: now.launches - before.launches, bytes: now.bytes - before.bytes }
+}
+
+#[test]
+fn a_forward_on_a_gpu_has_as_few_launches_as_are_priced() {
+    let place = Place::new();
+    let folder = root().join("examples/models/flux-shapes/transformer").display().to_string();
+    let file = format!("{folder}/diffusion_pytorch_model.safetensors");
+    fs::write(place.path("conditioning.safetensors"), flux_conditioning()).unwrap();
+    let script = format!("{ONE};attention=flash;count={}", place.path("counts").display());
+    let sample = |steps: &str| {
+        let inputs = ["sample", "--transformer", &file, "--conditioning", "conditioning.safetensors"];
+        let shape = ["--size", "512x512", "--steps", steps, "-o", "out.safetensors", "--device", "cuda"];
+        let plan = ["--policy", "fixed", "--set", "precision=bf16", "--set", "weights=expanded"];
+        run(&place, &script, &[&inputs[..], &shape, &plan].concat()).succeeded();
+        counted(&fs::read_to_string(place.path("counts")).unwrap())
+    };
+    // The first one probes the device, too.
+    sample("1");
+    let [one, two] = [sample("1"), sample("2")];
+    let [launches, bytes] = [two[0] - one[0], two[1] - one[1]];
+    let tokens = (32 * 32 + TEXT) as f64;
+    let metered = metered_forward(&file, 512);
+    for (name, found, priced) in [("launches", launches, metered.launches), ("bytes", bytes, metered.bytes)] {
+        assert!((found / priced - 1.0).abs() < 0.05, "{name}: {found}, and {priced} are priced");
+    }
+    // Two blocks with image and text apart, and four with both together: 42.5 launches each in the
+    // middle, and 103.8 kB a token in all.
+    assert!(launches / 6.0 <= 44.6, "{launches}");
+    assert!(bytes / tokens <= 109e3, "{bytes}");
 }
 
 #[test]

@@ -1,4 +1,5 @@
 // The operators of a fake GPU: those of the CPU, on tensors that carry another device's name.
+#include "counter.h"
 #include "device.h"
 #include "script.h"
 
@@ -64,6 +65,7 @@ bool converts_on_the_way(const std::string& name) {
   static const std::unordered_set<std::string> names = {
       "aten::add", "aten::add_", "aten::sub",  "aten::sub_",    "aten::mul",  "aten::mul_",
       "aten::div", "aten::div_", "aten::mean", "aten::addcmul", "aten::sum",  "aten::linalg_vector_norm",
+      "aten::std", "aten::addcmul_", "aten::_fused_rms_norm",
   };
   return names.count(name) != 0;
 }
@@ -81,6 +83,8 @@ class Call {
   void run(torch::jit::Stack* stack) {
     const auto& arguments = op_.schema().arguments();
     const size_t first = stack->size() - arguments.size();
+    fake::Launch launch(op_.schema());
+    launch.arguments(*stack);
     for (size_t number = 0; number != arguments.size(); ++number) replace((*stack)[first + number]);
     TORCH_CHECK(device_.has_value(), name_, " has no tensor on a GPU");
     const int device = device_->index();
@@ -107,6 +111,8 @@ class Call {
     if (script().loses_bits && is_copy(name_)) lose_bits(torch::jit::peek(*stack, 0, 1).toTensor());
     const size_t results = op_.schema().returns().size();
     for (size_t number = stack->size() - results; number != stack->size(); ++number) give((*stack)[number], convolves);
+    launch.results(*stack);
+    if (name_ == "aten::_local_scalar_dense" || waits) fake::write_counts();
     if (convolves) fake::leak(device, script().leak);
   }
 
@@ -303,7 +309,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("_fused_sdp_choice", TORCH_FN(fused_choice));
   library.impl("scaled_dot_product_attention", torch::CppFunction::makeFromBoxedFunction<&attention>());
   // Of parts that the real library has for CUDA alone: here they are the CPU's as a whole.
-  for (const char* name : {"conv2d", "conv3d", "_convolution", "copy_", "native_group_norm"}) {
+  for (const char* name : {"conv2d", "conv3d", "_convolution", "copy_", "native_group_norm", "native_layer_norm", "_fused_rms_norm"}) {
     library.impl(name, torch::CppFunction::makeFromBoxedFunction<&call_on_host>());
   }
 }

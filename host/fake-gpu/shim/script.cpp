@@ -38,6 +38,7 @@ Script read(const char* text) {
       {"pinned", [&](Value value) { script.pinned = std::stoull(value); }},
       {"miopen", [&](Value value) { script.miopen = value; }},
       {"miopen-from", [&](Value value) { script.miopen_from = std::stoll(value); }},
+      {"count", [&](Value value) { script.counts = value; }},
       {"trace", [&](Value value) { script.traces = value == "1"; }},
   };
   std::istringstream pairs(text);

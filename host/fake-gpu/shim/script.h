@@ -32,6 +32,7 @@ struct Script {
   uint64_t pinned = UINT64_MAX;
   std::string miopen = "works";
   int64_t miopen_from = 0;
+  std::string counts;
 };
 
 // The process's script, read once from the environment.

@@ -9,10 +9,13 @@ pub const CPU_PIECE: i64 = 1 << 17;
 /// The same on a GPU: a piece keeps it busy.
 pub const GPU_PIECE: i64 = 1 << 24;
 
+/// The launches of a norm of 16-bit values on a GPU.
+pub const GROUP_NORM_LAUNCHES: u64 = 9;
+
 /// The times that a norm reads or writes its picture.
 pub fn group_norm_passes(dtype: Dtype, on_cpu: bool) -> u64 {
     match dtype {
-        // For means and for lengths, and twice to norm.
+        // For means and for deviations, and twice to norm.
         Dtype::Bf16 | Dtype::F16 if !on_cpu => 4,
         _ => 3,
     }

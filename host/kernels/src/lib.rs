@@ -16,7 +16,7 @@ mod winograd;
 
 pub use attention::{SCORES, biased_bytes, heads_of_biased, pieces_bytes, plain_bytes, plain_rows, rows_of_pieces};
 pub use expansion::{Expansion, ExpansionRate};
-pub use group_norm::{CPU_PIECE, GPU_PIECE, group_norm_bytes, group_norm_passes};
+pub use group_norm::{CPU_PIECE, GPU_PIECE, GROUP_NORM_LAUNCHES, group_norm_bytes, group_norm_passes};
 pub use kernels::Kernels;
 pub use measured::{HeadsSpeed, Measured, Rate, Scratch, Speed, TRIED};
 pub use packed::{Bytes, Groups, INT8_COLUMNS, InvalidMatrix, Packed, Scales, SharedBytes};

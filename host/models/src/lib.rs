@@ -15,6 +15,8 @@ mod config_json;
 mod denoiser;
 mod error;
 pub mod flux;
+#[cfg(test)]
+mod glue;
 mod identify;
 mod inspection;
 pub mod kl;

@@ -108,6 +108,21 @@ impl<O: Ops> Conv<O> {
         }
     }
 
+    /// Runs the layer, and then a norm.
+    ///
+    /// # Errors
+    /// libtorch's failures, out of memory included.
+    pub fn forward_normed(&self, ops: &O, input: O::Tensor, norm: &Norm<O>) -> Result<O::Tensor> {
+        match &self.weights {
+            Weights::Plain { weight, bias } if !self.upsamples => {
+                let input = ops.to_dtype(input, ops.format().product_dtype)?;
+                let window = Window { stride: 1, padding: [self.padding; 2] };
+                ops.normed_convolution(input, [weight, bias], window, norm.of())
+            }
+            _ => norm.forward(ops, &self.forward(ops, input)?),
+        }
+    }
+
     /// Computes some rows of the output and counts them in `sums`. The input has to hold the rows
     /// that they depend on: one more on either side if the picture goes on there. If `before` is
     /// given, that norm and then SiLU are applied to the input first.
@@ -298,8 +313,7 @@ impl<O: Ops> Resnet<O> {
     pub fn forward(&self, ops: &O, input: O::Tensor) -> Result<O::Tensor> {
         // Assigned rather than shadowed: a shadowed tensor would live on to the end.
         let mut hidden = self.norm1.forward_silu(ops, &input)?;
-        hidden = self.conv1.forward(ops, hidden)?;
-        hidden = self.norm2.forward_silu(ops, &hidden)?;
+        hidden = ops.silu(self.conv1.forward_normed(ops, hidden, &self.norm2)?)?;
         let output = self.conv2.forward(ops, hidden)?;
         let input = match &self.shortcut {
             Some(shortcut) => shortcut.forward(ops, input)?,

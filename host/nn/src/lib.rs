@@ -21,9 +21,9 @@ pub use causal::CausalOps;
 pub use error::{Error, Result};
 pub use format::{ComputeFormat, PlanFormat};
 pub use laps::Laps;
-pub use meter::{Costs, Meter, MeterKernel, MeterMatrix, MeterSums, MeterTensor, PackedRows};
+pub use meter::{Costs, Glue, Meter, MeterKernel, MeterMatrix, MeterSums, MeterTensor, PackedRows};
 pub use ops::{GroupNorm, Ops, Rows, Store, Window};
 pub use scope::{Listing, Needed, Place, Scope, Source, TokenScope};
-pub use tokens::{Biased, Dense, Gelu, HeadNorm, LayerNorm, TokenOps, TokenSource, root_mean_square_norm};
+pub use tokens::{Biased, Dense, Gelu, HeadNorm, LayerNorm, TokenOps, TokenSource};
 #[cfg(feature = "torch")]
 pub use torch::{Matrix, MatrixChange, Piece, Torch, fuses_attention};

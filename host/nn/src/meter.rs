@@ -9,12 +9,15 @@ mod tokens;
 
 use std::{ops::Range, rc::Rc};
 
-use tilewright_kernels::{CPU_PIECE, group_norm_bytes, group_norm_passes, plain_bytes, winograd_weight_bytes};
+use tilewright_kernels::{
+    CPU_PIECE, GROUP_NORM_LAUNCHES, group_norm_bytes, group_norm_passes, plain_bytes, winograd_weight_bytes,
+};
 use tilewright_plan::{Dtype, Layout};
 
 use crate::{ComputeFormat, Error, GroupNorm, Laps, Ops, Result, Rows, Store, Window, laps::LapMeter};
 pub use convolutions::{MeterKernel, MeterSums};
 pub use costs::Costs;
+pub use ledger::Glue;
 pub(crate) use ledger::Ledger;
 use ledger::Storage;
 use strides::Axes;
@@ -119,8 +122,20 @@ impl Meter {
         self.ledger.spend(seconds);
     }
 
-    /// Reads and writes bytes.
+    /// The launches of operations that are no products, convolutions or attention, and the bytes
+    /// that they read and wrote.
+    pub fn glue(&self) -> Glue {
+        self.ledger.glue()
+    }
+
+    /// Reads and writes bytes, by one launch on a GPU.
     fn moves(&self, bytes: u64) {
+        self.moves_by(1, bytes);
+    }
+
+    /// The same by several launches.
+    fn moves_by(&self, launches: u64, bytes: u64) {
+        self.ledger.launch(launches, bytes);
         self.spend(bytes as f64 / self.costs.bytes_per_second);
     }
 
@@ -339,6 +354,7 @@ impl Ops for Meter {
         let passes = group_norm_passes(picture.dtype, self.costs.kernels.on_cpu);
         let rate = self.costs.norm_bytes_per_second[usize::from(picture.dtype != Dtype::F32)];
         self.spend((passes * picture.bytes()) as f64 / rate);
+        self.ledger.launch(GROUP_NORM_LAUNCHES, passes * picture.bytes());
         if !self.costs.kernels.on_cpu && picture.dtype != Dtype::F32 {
             let is_last = picture.axes.suggests_channels_last();
             return Ok(self.output(if is_last { Axes::channels_last(shape) } else { Axes::four(shape) }, picture.dtype));

@@ -166,6 +166,17 @@ pub trait Ops: fmt::Debug + 'static {
         window: Window,
     ) -> Result<Self::Tensor>;
 
+    /// A convolution, and the group norm of its result, which nobody else needs.
+    fn normed_convolution(
+        &self,
+        picture: Self::Tensor,
+        weights: [&Self::Weight; 2],
+        window: Window,
+        norm: GroupNorm<'_, Self::Weight>,
+    ) -> Result<Self::Tensor> {
+        convolve_then_norm(self, picture, weights, window, norm)
+    }
+
     /// A linear layer over the last axis; the weight is [out, into].
     fn linear(&self, tokens: &Self::Tensor, weight: &Self::Weight, bias: &Self::Weight) -> Result<Self::Tensor>;
 
@@ -203,4 +214,17 @@ pub trait Ops: fmt::Debug + 'static {
 
     /// value · scale + shift and SiLU in f32, for values of any type.
     fn affine_silu(&self, picture: &Self::Tensor, affine: &Self::Affine) -> Result<Self::Tensor>;
+}
+
+/// [`Ops::normed_convolution`] by one and the other.
+pub(crate) fn convolve_then_norm<O: Ops + ?Sized>(
+    ops: &O,
+    picture: O::Tensor,
+    [weight, bias]: [&O::Weight; 2],
+    window: Window,
+    norm: GroupNorm<'_, O::Weight>,
+) -> Result<O::Tensor> {
+    let output = ops.convolution(&picture, weight, bias, window)?;
+    drop(picture);
+    ops.group_norm(&ops.to_dtype(output, ops.format().layer_dtype)?, norm)
 }

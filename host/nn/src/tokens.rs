@@ -106,6 +106,15 @@ pub trait TokenOps: Ops {
         rotation: Option<&Self::Tensor>,
     ) -> Result<()>;
 
+    /// A norm over the width: x / √(mean of squares + epsilon) · weight, computed in f32, with a
+    /// result of `dtype` (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019).
+    fn root_mean_square_norm(
+        &self,
+        tokens: &Self::Tensor,
+        norm: HeadNorm<'_, Self::Weight>,
+        dtype: Dtype,
+    ) -> Result<Self::Tensor>;
+
     /// Attention with `heads` heads of queries, keys and values, onto a tensor like the queries;
     /// keys and values may be of another number of tokens. If `add`, it is added to what `output`
     /// holds.
@@ -195,12 +204,8 @@ impl<O: TokenOps> Dense<O> {
     }
 }
 
-/// A norm over the width: x / √(mean of squares + epsilon) · weight, computed in f32, with a
-/// result of `dtype` (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019).
-///
-/// # Errors
-/// libtorch's failures, out of memory included.
-pub fn root_mean_square_norm<O: TokenOps>(
+/// The norm of [`TokenOps::root_mean_square_norm`] by that of heads, in place of a copy.
+pub(crate) fn norm_of_a_copy<O: TokenOps>(
     ops: &O,
     tokens: &O::Tensor,
     norm: HeadNorm<'_, O::Weight>,

@@ -9,7 +9,7 @@ use std::ops::Range;
 use tch::{Device, Tensor};
 use tilewright_plan::{Dtype, Layout};
 use tilewright_torch::{
-    attention, cancel, conv2d, group_norm, kernels, kind, linear, pointwise, to_layout,
+    attention, cancel, conv2d, group_norm, group_norm_with, kernels, kind, linear, pointwise, to_layout,
     winograd::{self, Winograd},
 };
 
@@ -17,7 +17,7 @@ pub use self::{
     sums::{Affine, Sums},
     tokens::{Matrix, MatrixChange, Piece},
 };
-use crate::{ComputeFormat, GroupNorm, Laps, Ops, Result, Rows, Store, Window};
+use crate::{ComputeFormat, GroupNorm, Laps, Ops, Result, Rows, Store, Window, ops::convolve_then_norm};
 
 /// libtorch on one device.
 #[derive(Clone, Copy, Debug)]
@@ -159,6 +159,24 @@ impl Ops for Torch {
             return Ok(pointwise(picture, weight, bias)?);
         }
         Ok(conv2d(picture, weight, Some(bias), window.stride, window.padding, self.format.tf32)?)
+    }
+
+    fn normed_convolution(
+        &self,
+        picture: Tensor,
+        [weight, bias]: [&Tensor; 2],
+        window: Window,
+        norm: GroupNorm<'_, Tensor>,
+    ) -> Result<Tensor> {
+        let ComputeFormat { product_dtype, layer_dtype, tf32, .. } = self.format;
+        // A GPU's libraries add a bias in a pass of its own, and norms in 16 bits have one anyway.
+        if self.device == Device::Cpu || product_dtype != layer_dtype || layer_dtype == Dtype::F32 {
+            return convolve_then_norm(self, picture, [weight, bias], window, norm);
+        }
+        let output = conv2d(&picture, weight, None, window.stride, window.padding, tf32)?;
+        drop(picture);
+        cancel::check()?;
+        Ok(group_norm_with(&output, bias, norm.weight, norm.bias, norm.groups, norm.epsilon)?)
     }
 
     fn linear(&self, tokens: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {

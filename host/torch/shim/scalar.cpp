@@ -10,8 +10,6 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include <limits>
-#include <numeric>
-#include <vector>
 
 namespace {
 
@@ -43,14 +41,6 @@ int tw_with_scalar(int operation, const void* tensor, double first, double secon
 int tw_length(const void* tensor, int64_t axis, void** result, char* error, size_t error_length) noexcept {
   return guarded(error, error_length, [=] {
     *result = new at::Tensor(at::linalg_vector_norm(shared(tensor), 2, at::IntArrayRef(axis), /*keepdim=*/true, at::kFloat));
-  });
-}
-
-int tw_length_of_last(const void* tensor, int64_t axes, void** result, char* error, size_t error_length) noexcept {
-  return guarded(error, error_length, [=] {
-    std::vector<int64_t> last(static_cast<size_t>(axes));
-    std::iota(last.begin(), last.end(), -axes);
-    *result = new at::Tensor(at::linalg_vector_norm(shared(tensor), 2, last, /*keepdim=*/false, at::kFloat));
   });
 }
 

@@ -21,10 +21,8 @@ enum tw_scalar_operator {
 int tw_with_scalar(int operation, const void* tensor, double first, double second, void** result, char* error,
                    size_t error_length) noexcept;
 
-// The square root of the sum of squares along one axis, which stays with extent 1, or along the last `axes` axes, which go;
-// added up in f32.
+// The square root of the sum of squares along one axis, which stays with extent 1; added up in f32.
 int tw_length(const void* tensor, int64_t axis, void** result, char* error, size_t error_length) noexcept;
-int tw_length_of_last(const void* tensor, int64_t axes, void** result, char* error, size_t error_length) noexcept;
 
 // The largest magnitude, without axes; in f32.
 int tw_largest(const void* tensor, void** result, char* error, size_t error_length) noexcept;

@@ -237,7 +237,6 @@ reporting! {
     fn tw_with_scalar(operation: c_int, tensor: *const c_void, first: f64, second: f64, result: *mut *mut c_void);
     fn tw_largest(tensor: *const c_void, result: *mut *mut c_void);
     fn tw_length(tensor: *const c_void, axis: i64, result: *mut *mut c_void);
-    fn tw_length_of_last(tensor: *const c_void, axes: i64, result: *mut *mut c_void);
     fn tw_gpu_fraction(device: c_int, fraction: *mut f64);
     fn tw_gpu_set_fraction(device: c_int, fraction: f64);
     fn tw_gpu_synchronize(device: c_int);

@@ -11,6 +11,7 @@ mod convolution;
 pub mod crash;
 pub mod device;
 pub mod device_packed;
+pub mod device_tokens;
 mod error;
 mod event;
 mod ffi;
@@ -38,7 +39,7 @@ pub mod winograd;
 
 pub use convolution::conv2d;
 pub use error::{Error, Result};
-pub use group_norm::group_norm;
+pub use group_norm::{group_norm, group_norm_with};
 pub use kernels::kernels;
 pub use noise::{NoiseStream, noise};
 pub use pace::Pace;

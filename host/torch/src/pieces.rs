@@ -192,14 +192,28 @@ impl Pieces {
     /// # Errors
     /// As [`Self::gather`].
     pub(crate) fn write(
-        mut self,
+        self,
         axis: i64,
         output: &Tensor,
         of: &Tensor,
         each: impl Fn(&Tensor) -> Result<Tensor>,
     ) -> Result<()> {
+        self.write_each(axis, output, of, |onto, rows| Ok(onto.shallow_clone().f_copy_(&each(rows)?)?))
+    }
+
+    /// The same by what writes its result itself, onto the first of its tensors.
+    ///
+    /// # Errors
+    /// As [`Self::gather`].
+    pub(crate) fn write_each(
+        mut self,
+        axis: i64,
+        output: &Tensor,
+        of: &Tensor,
+        each: impl Fn(&Tensor, &Tensor) -> Result<()>,
+    ) -> Result<()> {
         while let Some(rows) = self.begin()? {
-            part(output, axis, &rows)?.f_copy_(&each(&part(of, axis, &rows)?)?)?;
+            each(&part(output, axis, &rows)?, &part(of, axis, &rows)?)?;
         }
         Ok(())
     }

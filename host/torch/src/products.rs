@@ -1,6 +1,6 @@
 //! Linear layers by libtorch, in pieces where they take long.
 
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use crate::{
     Result,
@@ -39,12 +39,31 @@ pub fn linear(left: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<T
 /// # Errors
 /// As [`linear`].
 pub fn linear_onto(output: &Tensor, left: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<()> {
+    if left.device() != Device::Cpu && output.f_kind()? == left.f_kind()? {
+        return linear_in_place(output, left, weight, bias);
+    }
     pieces(left, weight, left.size()[0])?.write(0, output, left, |rows| Ok(rows.f_linear(weight, bias)?))
+}
+
+/// The same onto rows of the type of the product, which is written there and nowhere before. On a
+/// GPU rows may lie apart; a bias is laid out in such a result first then, in a pass that takes as
+/// long as the copy that it saves, but no memory (pytorch v2.11.0, aten/src/ATen/native/cuda/
+/// Blas.cpp, `addmm_out_cuda_impl`: cuBLASLt, which adds it on the way, is for results without
+/// gaps).
+fn linear_in_place(output: &Tensor, left: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<()> {
+    let columns = weight.f_transpose(0, 1)?;
+    pieces(left, weight, left.size()[0])?.write_each(0, output, left, |onto, rows| {
+        let _ = match bias {
+            Some(bias) => bias.f_addmm_out(onto, rows, &columns)?,
+            None => rows.f_mm_out(onto, &columns)?,
+        };
+        Ok(())
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use tch::{Device, Kind};
+    use tch::Kind;
 
     use super::*;
     use crate::{
@@ -69,6 +88,28 @@ mod tests {
             linear_onto(&onto, &left.view([2200, 3072]), &weight, Some(&bias)).unwrap();
             assert!(is_close(&onto, &whole.view([2200, 3072])), "{kind:?}");
             assert!(asked.load(std::sync::atomic::Ordering::SeqCst) >= 4, "it is in pieces");
+        }
+    }
+
+    #[test]
+    fn a_product_in_place_has_the_values_of_one_that_is_copied() {
+        let _no_grad = tch::no_grad_guard();
+        for kind in [Kind::Float, Kind::BFloat16, Kind::Half] {
+            let random = |shape: &[i64]| Tensor::randn(shape, (Kind::Float, Device::Cpu)).to_kind(kind);
+            let (left, weight, bias) = (random(&[33, 40]), random(&[24, 40]), random(&[24]));
+            for bias in [None, Some(&bias)] {
+                let expected = left.linear(&weight, bias).to_kind(Kind::Double);
+                // Rows lie apart, and what is between them stays.
+                let wide = random(&[33, 31]);
+                let before = wide.copy();
+                linear_in_place(&wide.narrow(1, 3, 24), &left, &weight, bias).unwrap();
+                let difference = (wide.narrow(1, 3, 24).to_kind(Kind::Double) - expected).abs().max();
+                let bound = if kind == Kind::Float { 1e-4 } else { 0.3 };
+                assert!(f64::try_from(difference).unwrap() < bound, "{kind:?}");
+                for (start, width) in [(0, 3), (27, 4)] {
+                    assert_eq!(wide.narrow(1, start, width), before.narrow(1, start, width));
+                }
+            }
         }
     }
 

@@ -123,15 +123,6 @@ pub fn length(tensor: &Tensor, axis: i64) -> Result<Tensor> {
     new_tensor(|result| unsafe { ffi::tw_length(tensor.as_ptr().cast(), axis, result) })
 }
 
-/// The same along the last `axes` axes, which go.
-///
-/// # Errors
-/// As [`add`].
-pub(crate) fn length_of_last(tensor: &Tensor, axes: i64) -> Result<Tensor> {
-    // SAFETY: as in `apply`.
-    new_tensor(|result| unsafe { ffi::tw_length_of_last(tensor.as_ptr().cast(), axes, result) })
-}
-
 pub(crate) fn new_tensor(function: impl FnOnce(*mut *mut c_void) -> Result<()>) -> Result<Tensor> {
     let mut result = ptr::null_mut();
     function(&mut result)?;
@@ -160,7 +151,6 @@ mod tests {
         assert_eq!(values(full(&[2], 0.5, (Kind::Float, Device::Cpu))), [0.5, 0.5]);
         let square = Tensor::from_slice(&[3.0_f32, 4.0, 6.0, 8.0]).view([2, 2]);
         assert_eq!(values(length(&square, 1).map(|tensor| tensor.flatten(0, -1))), [5.0, 10.0]);
-        assert_eq!(values(length_of_last(&square.unsqueeze(0), 2)), [125.0_f32.sqrt()]);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use tilewright_torch::{
     cancel::Scope,
     conv2d,
     device::{self, Choice},
-    group_norm, linear,
+    device_tokens, group_norm, group_norm_with, linear, linear_onto,
     memory::{self, Limit},
     miopen,
     pieces::Rates,
@@ -516,5 +516,80 @@ fn mapped_files_are_not_copied_from_directly() {
         assert_eq!((tensor.device(), tensor.kind()), (gpu, kind));
         let expected = Tensor::from_slice(&values).view([64, 64]).to_kind(kind);
         assert_eq!(difference(&tensor.to_kind(Kind::Float), &expected.to_kind(Kind::Float)), 0.0);
+    }
+}
+
+/// Launches of what is no product, convolution or attention, and the bytes that it moves, so far.
+fn counted(gpu: Device, counts: &str) -> [i64; 2] {
+    // The file is written when the host waits.
+    let _ = f64::try_from(Tensor::zeros([1], (Kind::Float, gpu))).unwrap();
+    let text = std::fs::read_to_string(counts).unwrap();
+    let total = text.lines().find_map(|line| line.strip_prefix("glue total ")).unwrap();
+    let numbers: Vec<i64> = total.split(' ').map(|number| number.parse().unwrap()).collect();
+    numbers.try_into().unwrap()
+}
+
+#[test]
+fn what_stands_between_products_has_few_launches() {
+    let file = env::temp_dir().join(format!("tilewright-counts-{}", std::process::id()));
+    let script = format!("devices=1;count={}", file.display());
+    if !is_with_gpu("what_stands_between_products_has_few_launches", &script) {
+        let _ = std::fs::remove_file(file);
+        return;
+    }
+    let gpu = gpu(0);
+    let script = env::var(SCRIPT).unwrap();
+    let counts = script.split_once("count=").unwrap().1;
+    let _no_grad = tch::no_grad_guard();
+    let narrow = |shape: &[i64]| random(shape).to_kind(Kind::BFloat16).to_device(gpu);
+    let (count, width) = (512, 1024);
+    let wide = narrow(&[1, count, 3 * width]);
+    let slice = wide.narrow(2, width, width);
+    let (tokens, other) = (narrow(&[1, count, width]), narrow(&[1, count, width]));
+    let single = |shape: &[i64]| random(shape).to_device(gpu);
+    let (spans, weight, table) = (single(&[1, 1, width]), single(&[128]), single(&[count, 128]));
+    let (matrix, bias, long) = (narrow(&[width, width]), narrow(&[width]), single(&[width]));
+    let rows = |tensor: &Tensor| tensor.view([count, -1]);
+    let picture = narrow(&[1, 64, 64, 128]);
+    let last = tilewright_torch::to_layout(&picture, Layout::ChannelsLast).unwrap();
+    let channels = narrow(&[64]);
+    let whole = |tensor: Tensor| assert_eq!(tensor.kind(), Kind::BFloat16);
+    // Launches, and bytes for each value.
+    let cases: [(&str, i64, i64, &dyn Fn()); 12] = [
+        ("a norm of heads", 3, 20, &|| device_tokens::norm_heads(&slice, &weight, 1e-6, 8, None).unwrap()),
+        ("and a turn", 4, 28, &|| device_tokens::norm_heads(&slice, &weight, 1e-6, 8, Some(&table)).unwrap()),
+        ("a modulation", 4, 20, &|| {
+            let modulation = Some([&spans, &spans]);
+            whole(device_tokens::layer_norm(&tokens, 1e-6, None, modulation, Kind::BFloat16).unwrap());
+        }),
+        ("a norm", 3, 20, &|| {
+            let affine = Some((&long, &long));
+            whole(device_tokens::layer_norm(&tokens, 1e-6, affine, None, Kind::BFloat16).unwrap());
+        }),
+        ("a norm of squares", 3, 20, &|| {
+            whole(device_tokens::root_mean_square_norm(&tokens, &long, 1e-6, Kind::BFloat16).unwrap());
+        }),
+        ("a gelu", 1, 4, &|| device_tokens::gelu(&slice, &tokens, "tanh").unwrap()),
+        ("a gated sum", 1, 6, &|| device_tokens::add_gated(&tokens, &spans, &other).unwrap()),
+        ("a product", 0, 0, &|| linear_onto(&rows(&tokens), &rows(&other), &matrix, Some(&bias)).unwrap()),
+        ("a product into a slice", 0, 0, &|| {
+            linear_onto(&rows(&wide).narrow(1, 0, width), &rows(&other), &matrix, None).unwrap()
+        }),
+        ("and a bias", 1, 2, &|| {
+            linear_onto(&rows(&wide).narrow(1, 0, width), &rows(&other), &matrix, Some(&bias)).unwrap()
+        }),
+        ("a group norm", 9, 8, &|| whole(group_norm(&picture, &channels, &channels, 16, 1e-6).unwrap())),
+        ("and a summand", 10, 8, &|| {
+            whole(group_norm_with(&last, &channels, &channels, &channels, 16, 1e-6).unwrap());
+        }),
+    ];
+    for (name, launches, bytes, work) in cases {
+        let before = counted(gpu, counts);
+        work();
+        let after = counted(gpu, counts);
+        // Writing the zero that `counted` waits for is one more.
+        assert_eq!(after[0] - before[0] - 1, launches, "{name}");
+        let each = (after[1] - before[1]) as f64 / (count * width) as f64;
+        assert!((each - bytes as f64).abs() < 0.6, "{name}: {each} bytes a value");
     }
 }

@@ -1,7 +1,7 @@
 //! The encoder of T5 (version 1.1) and UMT5: `T5EncoderModel` and `UMT5EncoderModel` of
 //! transformers.
 
-use tilewright_nn::{Biased, Dense, Gelu, HeadNorm, TokenOps, TokenScope, root_mean_square_norm};
+use tilewright_nn::{Biased, Dense, Gelu, HeadNorm, TokenOps, TokenScope};
 use tilewright_plan::Dtype;
 
 use super::Config;
@@ -40,7 +40,7 @@ impl<O: TokenOps> Block<O> {
         let Config { heads, attention: inner, feed_forward, epsilon, .. } = *config;
         let (format, shape) = (ops.format(), ops.shape(tokens));
         let norm = |weight| HeadNorm { weight, epsilon };
-        let normed = root_mean_square_norm(ops, tokens, norm(&self.first), format.product_dtype)?;
+        let normed = ops.root_mean_square_norm(tokens, norm(&self.first), format.product_dtype)?;
         let qkv = self.qkv.forward(ops, &normed, format.product_dtype)?;
         drop(normed);
         let mixed = ops.unset(&[shape[0], shape[1], inner], format.product_dtype)?;
@@ -50,7 +50,7 @@ impl<O: TokenOps> Block<O> {
         drop(qkv);
         ops.add_gated(tokens, None, self.out.forward(ops, &mixed, format.layer_dtype)?)?;
         drop(mixed);
-        let normed = root_mean_square_norm(ops, tokens, norm(&self.second), format.product_dtype)?;
+        let normed = ops.root_mean_square_norm(tokens, norm(&self.second), format.product_dtype)?;
         let wide = self.widen.forward(ops, &normed, format.product_dtype)?;
         drop(normed);
         let (gate, values) =
@@ -104,6 +104,6 @@ impl<O: TokenOps> Network<O> {
             }
         }
         let norm = HeadNorm { weight: &self.norm, epsilon: self.config.epsilon };
-        Ok(EncoderStates { inner: None, last: root_mean_square_norm(ops, &tokens, norm, Dtype::F32)? })
+        Ok(EncoderStates { inner: None, last: ops.root_mean_square_norm(&tokens, norm, Dtype::F32)? })
     }
 }

@@ -320,7 +320,9 @@ impl TokenSource<Meter> for TransformerFile {
     fn matrix(&self, name: &str, shape: [i64; 2]) -> tilewright_nn::Result<MeterMatrix> {
         let (parts, join) = self.stored_names(name);
         let stored = parts.iter().filter_map(|part| self.file.matrix_shape(part)?.first().copied()).max();
-        let most = stored.map_or(shape[0], |rows| rows as i64) / if join == Join::Swapped { 2 } else { 1 };
+        let halves = if join == Join::Swapped { 2 } else { 1 };
+        let most = stored.map_or(shape[0], |rows| rows as i64) / halves;
+        let pieces = parts.len() as u64 * halves as u64;
         // As the matrices are multiplied that are loaded from here.
         let has_integers = |part: &String| {
             let stored = self.file.find_stored(part);
@@ -336,6 +338,7 @@ impl TokenSource<Meter> for TransformerFile {
         Ok(MeterMatrix {
             extents: shape,
             piece: most.min(shape[0]),
+            pieces,
             integers,
             packed: packed.collect(),
             changes,

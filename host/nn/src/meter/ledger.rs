@@ -1,15 +1,26 @@
-//! The bytes that a meter's tensors hold, and the time that its operations take.
+//! The bytes that a meter's tensors hold, the time that its operations take, and their launches.
 
 use std::{cell::Cell, rc::Rc};
 
-/// The bytes that are held, the most that were, those that weights grew by, and the time that was
-/// spent.
+/// The work of operations that are no products, convolutions or attention: a GPU launches each by
+/// itself, and it reads and writes its tensors in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Glue {
+    /// Launches on a GPU.
+    pub launches: f64,
+    /// Bytes that are read and written.
+    pub bytes: f64,
+}
+
+/// The bytes that are held, the most that were, those that weights grew by, the time that was
+/// spent, and the work between products.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     held: Cell<u64>,
     peak: Cell<u64>,
     weights: Cell<i64>,
     seconds: Cell<f64>,
+    glue: Cell<Glue>,
     times: Cell<f64>,
 }
 
@@ -20,6 +31,7 @@ impl Default for Ledger {
             peak: Cell::new(0),
             weights: Cell::new(0),
             seconds: Cell::new(0.0),
+            glue: Cell::default(),
             times: Cell::new(1.0),
         }
     }
@@ -57,6 +69,16 @@ impl Ledger {
     /// Counts time, times the factor of the laps at hand.
     pub fn spend(&self, seconds: f64) {
         self.seconds.set(self.seconds.get() + seconds * self.times.get());
+    }
+
+    pub fn glue(&self) -> Glue {
+        self.glue.get()
+    }
+
+    /// Counts launches that read and write bytes, likewise.
+    pub fn launch(&self, launches: u64, bytes: u64) {
+        let (Glue { launches: before, bytes: moved }, times) = (self.glue.get(), self.times.get());
+        self.glue.set(Glue { launches: before + launches as f64 * times, bytes: moved + bytes as f64 * times });
     }
 
     /// The factor of time that is counted.

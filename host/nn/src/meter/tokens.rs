@@ -4,7 +4,9 @@ use tilewright_kernels::{Expansion, FP8_SIDES, Stored, biased_bytes, expanded_ro
 use tilewright_plan::{Dtype, Products};
 
 use super::{Meter, MeterTensor, check_alike, shape_error};
-use crate::{Biased, Error, Gelu, HeadNorm, LayerNorm, Listing, Ops, Result, TokenOps, TokenSource};
+use crate::{
+    Biased, Error, Gelu, HeadNorm, LayerNorm, Listing, Ops, Result, TokenOps, TokenSource, tokens::norm_of_a_copy,
+};
 
 /// The extents of a linear layer's weight, and of the changes beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +15,8 @@ pub struct MeterMatrix {
     pub extents: [i64; 2],
     /// The most rows of one of the matrices that it is made of: each is multiplied by itself.
     pub piece: i64,
+    /// The number of these matrices.
+    pub pieces: u64,
     /// Some of these matrices are stored in a type that has products in 8-bit integers, and some in
     /// one that has none.
     pub integers: [bool; 2],
@@ -53,6 +57,7 @@ impl TokenSource<Meter> for Listing {
         Ok(MeterMatrix {
             extents: shape,
             piece: shape[0],
+            pieces: 1,
             integers: [false, true],
             packed: Vec::new(),
             changes: Vec::new(),
@@ -71,6 +76,33 @@ fn check_spans(operation: &'static str, tokens: &MeterTensor, spans: &MeterTenso
             Ok(())
         }
         _ => Err(shape_error(operation, &[tokens, spans])),
+    }
+}
+
+impl Meter {
+    /// The passes of a GPU beside a product with each piece of a matrix: its bias in the product's
+    /// type, a result that is converted, a bias laid out in rows that lie apart.
+    fn moves_beside_product(&self, output: &MeterTensor, matrix: &MeterMatrix, has_bias: bool) {
+        if self.costs.kernels.on_cpu {
+            return;
+        }
+        let (dtype, rows) = (self.format.product_dtype, matrix.extents[0].max(1) as u64);
+        if has_bias && dtype != Dtype::F32 {
+            self.moves_by(matrix.pieces, rows * (Dtype::F32.bytes() + dtype.bytes()));
+        }
+        let values = output.axes.count();
+        if output.dtype != dtype {
+            self.moves_by(matrix.pieces, values * (dtype.bytes() + output.dtype.bytes()));
+        } else if has_bias && matrix.pieces > 1 && values > rows {
+            self.moves_by(matrix.pieces, values * dtype.bytes());
+        }
+    }
+
+    /// Values in f32, contiguous, normed on a GPU by the mean of their squares.
+    fn normed_squares(&self, tokens: &MeterTensor) -> Result<MeterTensor> {
+        let wide = self.contiguous(&self.to_dtype(tokens.clone(), Dtype::F32)?)?;
+        self.moves(2 * wide.bytes());
+        Ok(self.output(wide.axes, Dtype::F32))
     }
 }
 
@@ -127,6 +159,7 @@ impl TokenOps for Meter {
             return Err(shape_error("a linear layer", &[from, &matrix.extents, to]));
         }
         let dtype = self.format.product_dtype;
+        self.moves_beside_product(output, matrix, bias.is_some());
         let left = self.contiguous(&self.to_dtype(tokens.clone(), dtype)?)?;
         let count = left.axes.count() / columns.max(1) as u64;
         let has_integers =
@@ -144,6 +177,9 @@ impl TokenOps for Meter {
             self.multiplies(columns, if inner > 0 { inner } else { *changed }, count as i64, 1);
             self.multiplies(inner, *changed, count as i64, 1);
             self.touch(count * (changed + inner) as u64 * dtype.bytes());
+            if !self.costs.kernels.on_cpu {
+                self.moves(count * *changed as u64 * (dtype.bytes() + 2 * output.dtype.bytes()));
+            }
         }
         if has_integers {
             self.touch(self.costs.kernels.int8_scratch_bytes(count as i64, columns));
@@ -161,6 +197,10 @@ impl TokenOps for Meter {
             return Ok(());
         }
         if !self.costs.expands_rows {
+            // A GPU's product of the output's type is written where it stays.
+            if !self.costs.kernels.on_cpu && output.dtype == dtype {
+                return Ok(());
+            }
             self.touch(count * (matrix.piece * dtype.bytes() as i64) as u64);
             return Ok(());
         }
@@ -190,14 +230,19 @@ impl TokenOps for Meter {
         for spans in norm.modulation.iter().flatten() {
             check_spans("a modulation", tokens, spans)?;
         }
-        self.moves(4 * tokens.bytes());
         if self.costs.kernels.on_cpu {
+            self.moves(4 * tokens.bytes());
             return Ok(self.output(tokens.axes.made_contiguous(), dtype));
         }
         let wide = self.to_dtype(tokens.clone(), Dtype::F32)?;
         let normed = self.output(wide.axes.made_contiguous(), Dtype::F32);
+        self.moves(wide.bytes() + normed.bytes());
         drop(wide);
-        self.to_dtype(normed, dtype)
+        let Some([_, scale]) = norm.modulation else { return self.to_dtype(normed, dtype) };
+        // One and the scale, and then all at once onto the result, in place if it is f32.
+        self.moves(2 * scale.bytes());
+        self.moves(normed.bytes() + tokens.axes.count() * dtype.bytes() + 2 * scale.bytes());
+        if dtype == Dtype::F32 { Ok(normed) } else { Ok(self.output(normed.axes, dtype)) }
     }
 
     fn norm_heads(
@@ -217,11 +262,32 @@ impl TokenOps for Meter {
         if !is_sound {
             return Err(shape_error("a norm of heads", &[shape, norm.weight, &[heads]]));
         }
-        self.moves(2 * tokens.bytes());
-        if !self.costs.kernels.on_cpu {
-            self.touch(4 * 4 * tokens.axes.count());
+        if self.costs.kernels.on_cpu {
+            self.moves(2 * tokens.bytes());
+            return Ok(());
         }
+        let normed = self.normed_squares(tokens)?;
+        if let Some(rotation) = rotation {
+            self.moves(2 * normed.bytes() + rotation.bytes());
+        }
+        self.moves(normed.bytes() + tokens.bytes());
         Ok(())
+    }
+
+    fn root_mean_square_norm(
+        &self,
+        tokens: &MeterTensor,
+        norm: HeadNorm<'_, Vec<i64>>,
+        dtype: Dtype,
+    ) -> Result<MeterTensor> {
+        if self.costs.kernels.on_cpu {
+            return norm_of_a_copy(self, tokens, norm, dtype);
+        }
+        let shape = tokens.axes.extents();
+        if shape.last().is_none_or(|&width| *norm.weight != [width]) {
+            return Err(shape_error("a norm", &[shape, norm.weight]));
+        }
+        self.to_dtype(self.normed_squares(tokens)?, dtype)
     }
 
     fn attend_onto(
@@ -229,7 +295,7 @@ impl TokenOps for Meter {
         output: &MeterTensor,
         [query, key, value]: [&MeterTensor; 3],
         heads: i64,
-        _: bool,
+        add: bool,
     ) -> Result<()> {
         let shapes = [query.axes.extents(), key.axes.extents(), value.axes.extents()];
         let (&[batch, tokens, width], &[samples, others, wide]) = (shapes[0], shapes[1]) else {
@@ -260,6 +326,9 @@ impl TokenOps for Meter {
             return Ok(());
         }
         let _apart = self.hold(if self.costs.heads_apart { query.bytes() + key.bytes() + value.bytes() } else { 0 });
+        if !self.costs.kernels.on_cpu {
+            self.moves((if add { 3 } else { 2 }) * query.bytes());
+        }
         let _result = self.hold(query.bytes());
         let scratch = match self.costs.kernels.on_cpu {
             true => self.costs.kernels.library_scratch_bytes([tokens, others], width / heads, query.dtype),
@@ -310,9 +379,16 @@ impl TokenOps for Meter {
 
     fn gelu_onto(&self, output: &MeterTensor, tokens: &MeterTensor, gelu: Gelu) -> Result<()> {
         check_alike("a gelu", output, tokens)?;
-        self.moves(2 * tokens.bytes());
-        // Only the pass of our own has no result beside the output.
-        if !(self.costs.kernels.on_cpu && gelu == Gelu::Tanh) {
+        let on_cpu = self.costs.kernels.on_cpu;
+        if gelu == Gelu::Quick && !on_cpu {
+            self.moves(2 * tokens.bytes());
+            self.moves(2 * tokens.bytes());
+            self.moves(tokens.bytes());
+        }
+        self.moves(tokens.bytes() + output.bytes());
+        // libtorch's on the CPU, and what is made of several, have a result beside the output.
+        let is_direct = if on_cpu { gelu == Gelu::Tanh } else { gelu != Gelu::Quick };
+        if !is_direct {
             self.touch(tokens.bytes());
         }
         Ok(())
@@ -327,9 +403,6 @@ impl TokenOps for Meter {
     fn add_gated(&self, tokens: &MeterTensor, gate: Option<&MeterTensor>, other: MeterTensor) -> Result<()> {
         if let Some(gate) = gate {
             check_spans("a gate", tokens, gate)?;
-            if !self.costs.kernels.on_cpu {
-                self.touch(other.bytes());
-            }
         }
         self.add_onto(tokens, &other)
     }

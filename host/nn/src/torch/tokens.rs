@@ -6,12 +6,12 @@ use tch::{Device, Kind, Tensor};
 use tilewright_kernels::{Packed, expanded_rows};
 use tilewright_plan::{Dtype, Products};
 use tilewright_torch::{
-    Error as TorchError, cancel, device_packed::DevicePacked, dtype, kind, linear, linear_onto, multi_head, packed,
-    scalar, streamed::Streamed, tokens as passes,
+    Error as TorchError, cancel, device_packed::DevicePacked, device_tokens, dtype, kind, linear, linear_onto,
+    multi_head, packed, scalar, streamed::Streamed, tokens as passes,
 };
 
 use super::Torch;
-use crate::{Biased, Error, Gelu, HeadNorm, LayerNorm, Ops, Result, TokenOps};
+use crate::{Biased, Error, Gelu, HeadNorm, LayerNorm, Ops, Result, TokenOps, tokens::norm_of_a_copy};
 
 /// The weight [out, into] of a linear layer: matrices one below the other, and changes beside them.
 #[derive(Debug)]
@@ -70,15 +70,6 @@ impl Matrix {
     fn rows(&self) -> i64 {
         self.pieces.iter().map(Piece::rows).sum()
     }
-}
-
-/// Each span of a modulation or gate [N, spans, width] beside its tokens, [N, spans, 1, width], and
-/// the tokens as [N, spans, tokens of a span, width].
-fn by_spans(tokens: &Tensor, spans: &Tensor) -> Result<(Tensor, Tensor)> {
-    let (batch, count, width) = tokens.size3()?;
-    let (_, number, _) = spans.size3()?;
-    let tokens = tokens.f_view([batch, number, count / number.max(1), width])?;
-    Ok((tokens, spans.f_unsqueeze(2)?))
 }
 
 impl Torch {
@@ -258,18 +249,7 @@ impl TokenOps for Torch {
             return Ok(output);
         }
         cancel::check()?;
-        let width = tokens.size().last().copied().unwrap_or_default();
-        let (weight, bias) = norm.affine.map_or((None, None), |(weight, bias)| (Some(weight), Some(bias)));
-        let wide = tokens.f_to_kind(Kind::Float)?;
-        let mut normed = wide.f_layer_norm([width], weight, bias, norm.epsilon, true)?;
-        drop(wide);
-        if let Some([shift, scale]) = norm.modulation {
-            let (in_spans, scale) = by_spans(&normed, &scale.f_to_kind(Kind::Float)?)?;
-            let (_, shift) = by_spans(&normed, &shift.f_to_kind(Kind::Float)?)?;
-            let factor = scalar::add(&scale, 1.0)?;
-            normed = in_spans.shallow_clone().f_mul_(&factor)?.f_add_(&shift)?.f_view_as(&normed)?;
-        }
-        Ok(normed.f_to_kind(kind(dtype)?)?)
+        Ok(device_tokens::layer_norm(tokens, norm.epsilon, norm.affine, norm.modulation, kind(dtype)?)?)
     }
 
     fn norm_heads(
@@ -283,25 +263,15 @@ impl TokenOps for Torch {
             return Ok(passes::norm_heads(tokens, norm.weight, norm.epsilon, rotation)?);
         }
         cancel::check()?;
-        let (batch, count, width) = tokens.size3()?;
-        let each = width / heads.max(1);
-        let over = norm.weight.numel() as i64;
-        let wide = tokens.f_to_kind(Kind::Float)?.f_reshape([batch, count, width / over.max(1), over])?;
-        let squares = wide.f_square()?.f_mean_dim(-1, true, Kind::Float)?;
-        let factor = scalar::add(&squares, norm.epsilon)?.f_rsqrt()?;
-        let mut normed = wide.f_mul(&factor)?.f_mul(norm.weight)?;
-        drop((wide, squares, factor));
-        if let Some(rotation) = rotation {
-            let pairs = normed.f_reshape([batch, count, heads, each / 2, 2])?;
-            let table = rotation.f_reshape([1, count, 1, each / 2, 2])?;
-            let (even, odd) = (pairs.f_select(-1, 0)?, pairs.f_select(-1, 1)?);
-            let (cosine, sine) = (table.f_select(-1, 0)?, table.f_select(-1, 1)?);
-            let first = even.f_mul(&cosine)?.f_sub(&odd.f_mul(&sine)?)?;
-            let second = even.f_mul(&sine)?.f_add(&odd.f_mul(&cosine)?)?;
-            normed = Tensor::f_stack(&[first, second], -1)?;
+        Ok(device_tokens::norm_heads(tokens, norm.weight, norm.epsilon, heads, rotation)?)
+    }
+
+    fn root_mean_square_norm(&self, tokens: &Tensor, norm: HeadNorm<'_, Tensor>, dtype: Dtype) -> Result<Tensor> {
+        if tokens.device() == Device::Cpu {
+            return norm_of_a_copy(self, tokens, norm, dtype);
         }
-        tokens.shallow_clone().f_copy_(&normed.f_reshape([batch, count, width])?)?;
-        Ok(())
+        cancel::check()?;
+        Ok(device_tokens::root_mean_square_norm(tokens, norm.weight, norm.epsilon, kind(dtype)?)?)
     }
 
     fn attend_onto(&self, output: &Tensor, [query, key, value]: [&Tensor; 3], heads: i64, add: bool) -> Result<()> {
@@ -337,13 +307,11 @@ impl TokenOps for Torch {
             return Ok(passes::gelu(output, tokens)?);
         }
         cancel::check()?;
-        let values = match gelu {
-            Gelu::Exact => tokens.f_gelu("none")?,
-            Gelu::Tanh => tokens.f_gelu("tanh")?,
-            Gelu::Quick => scalar::multiply(tokens, 1.702)?.f_sigmoid_()?.f_mul_(tokens)?,
-        };
-        output.shallow_clone().f_copy_(&values)?;
-        Ok(())
+        Ok(match gelu {
+            Gelu::Exact => device_tokens::gelu(output, tokens, "none")?,
+            Gelu::Tanh => device_tokens::gelu(output, tokens, "tanh")?,
+            Gelu::Quick => device_tokens::quick_gelu(output, tokens)?,
+        })
     }
 
     fn multiply_by(&self, tokens: &Tensor, factors: &Tensor) -> Result<()> {
@@ -357,11 +325,7 @@ impl TokenOps for Torch {
         }
         cancel::check()?;
         let Some(gate) = gate else { return self.add_onto(tokens, &other) };
-        let (in_spans, gate) = by_spans(&other, gate)?;
-        let gated = in_spans.f_mul(&gate)?;
-        drop(other);
-        let _ = tokens.f_view_as(&gated)?.f_add_(&gated)?;
-        Ok(())
+        Ok(device_tokens::add_gated(tokens, gate, &other)?)
     }
 }
 
