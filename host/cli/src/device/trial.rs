@@ -78,7 +78,7 @@ fn judge(end: &End) -> Trial {
 /// The line that says most of a crash: the runtime's, or else the last one.
 fn last_words(stderr: &str) -> String {
     let lines = || stderr.lines().map(str::trim).filter(|line| !line.is_empty());
-    let line = lines().find(|line| line.contains(MEMORY_FAULT)).or_else(|| lines().last());
+    let line = lines().find(|line| line.contains(MEMORY_FAULT)).or_else(|| lines().next_back());
     line.map(|line| format!(" ({})", line.chars().take(MOST_SAID).collect::<String>())).unwrap_or_default()
 }
 

@@ -10,6 +10,9 @@ use tilewright_plan::{Backend, Hint};
 
 use crate::{backend, miopen};
 
+/// The version of a library, if it tells.
+type GetVersion = fn() -> Option<String>;
+
 /// The functions of a runtime, and its numbers of attributes.
 struct Runtime {
     device_count: &'static [u8],
@@ -19,7 +22,7 @@ struct Runtime {
     version_names: [&'static str; 2],
     written: fn(u32) -> String,
     /// Its other libraries, and their versions.
-    others: &'static [(&'static str, fn() -> Option<String>)],
+    others: &'static [(&'static str, GetVersion)],
     error_string: &'static [u8],
     /// Newest first.
     properties: [&'static [u8]; 2],
