@@ -307,11 +307,12 @@ impl TokenOps for Torch {
             return Ok(passes::gelu(output, tokens)?);
         }
         cancel::check()?;
-        Ok(match gelu {
+        match gelu {
             Gelu::Exact => device_tokens::gelu(output, tokens, "none")?,
             Gelu::Tanh => device_tokens::gelu(output, tokens, "tanh")?,
             Gelu::Quick => device_tokens::quick_gelu(output, tokens)?,
-        })
+        }
+        Ok(())
     }
 
     fn multiply_by(&self, tokens: &Tensor, factors: &Tensor) -> Result<()> {
