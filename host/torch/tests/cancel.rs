@@ -75,7 +75,13 @@ fn kernels(kind: Kind) -> Vec<Named> {
     if packed::has_products(kind) {
         all.push(named("attention of heads", move || {
             let [query, key, value] = heads();
-            multi_head::attend_onto(&tokens(256), [&query, &key, &value], 2, false, multi_head::Way::Fused { apart: false })
+            multi_head::attend_onto(
+                &tokens(256),
+                [&query, &key, &value],
+                2,
+                false,
+                multi_head::Way::Fused { apart: false },
+            )
         }));
     }
     if packed::has_products(kind) {
