@@ -13,13 +13,15 @@ use std::{
 
 use tch::{Device, Kind, Tensor};
 use tilewright_fake_gpu::{LIBTORCH, ROCM_LIBTORCH, SCRIPT};
+use tilewright_kernels::{Expansion, Groups, Packed, Scales, Stored};
 use tilewright_plan::{Backend, Dtype, Layout};
 use tilewright_torch::{
     Error, Pace, attention, backend,
     cancel::Scope,
     conv2d,
     device::{self, Choice},
-    device_tokens, group_norm, group_norm_with, linear, linear_onto,
+    device_packed::DevicePacked,
+    device_tokens, group_norm, group_norm_with, kind, linear, linear_onto,
     memory::{self, Limit},
     miopen,
     pieces::Rates,
@@ -529,17 +531,59 @@ fn counted(gpu: Device, counts: &str) -> [i64; 2] {
     numbers.try_into().unwrap()
 }
 
+/// As [`is_with_gpu`], with counts of operators: their file, in the process with the fake GPU.
+fn counts_with_gpu(test: &str) -> Option<String> {
+    let file = env::temp_dir().join(format!("tilewright-{test}-{}", std::process::id()));
+    if !is_with_gpu(test, &format!("devices=1;count={}", file.display())) {
+        let _ = std::fs::remove_file(file);
+        return None;
+    }
+    Some(env::var(SCRIPT).unwrap().split_once("count=").unwrap().1.to_owned())
+}
+
+#[test]
+fn expansions_have_the_launches_and_bytes_of_their_price() {
+    let Some(counts) = &counts_with_gpu("expansions_have_the_launches_and_bytes_of_their_price") else { return };
+    let gpu = gpu(0);
+    let _no_grad = tch::no_grad_guard();
+    let shape @ [rows, columns] = [64, 4096];
+    let one = |scale| Scales { factors: vec![scale], groups: None };
+    let groups = Groups { codes: vec![0x38; rows * columns / 16], values: 16, powers: false };
+    let scaled = [
+        (Stored::F8E4m3, one(0.5)),
+        (Stored::I8, one(0.5)),
+        (Stored::F4, Scales { factors: vec![0.5], groups: Some(groups) }),
+    ];
+    let plain = Stored::all().filter(|stored| Packed::expands_alone(*stored) || stored.computable().is_some());
+    let plain = plain.filter(|stored| *stored != Stored::F64).map(|stored| (stored, Scales::default()));
+    for (stored, scales) in plain.chain(scaled) {
+        let has_scales = !scales.factors.is_empty();
+        let bytes = vec![0; stored.bytes(&shape).unwrap()];
+        let packed = Packed::new(bytes.into(), stored, shape, scales).unwrap();
+        let packed = DevicePacked::new(&packed, gpu).unwrap();
+        for dtype in [Dtype::Bf16, Dtype::F32] {
+            let before = counted(gpu, counts);
+            packed.expand(0..rows as i64, kind(dtype).unwrap()).unwrap();
+            let after = counted(gpu, counts);
+            let priced = Expansion::of(stored, has_scales, dtype);
+            let name = format!("{stored} to {dtype}");
+            // Writing the zero that `counted` waits for is one more. A table in f32 needs no cast.
+            let launches = after[0] - before[0] - 1;
+            let fewer = i64::from(priced.launches) - launches;
+            assert!((0..=1).contains(&fewer) && (fewer == 0 || dtype == Dtype::F32), "{name}: {launches} launches");
+            let each = (after[1] - before[1]) as f64 / (rows * columns) as f64;
+            assert!(
+                (each - priced.value_bytes).abs() <= 0.03 * priced.value_bytes + 0.3,
+                "{name}: {each} bytes a value"
+            );
+        }
+    }
+}
+
 #[test]
 fn what_stands_between_products_has_few_launches() {
-    let file = env::temp_dir().join(format!("tilewright-counts-{}", std::process::id()));
-    let script = format!("devices=1;count={}", file.display());
-    if !is_with_gpu("what_stands_between_products_has_few_launches", &script) {
-        let _ = std::fs::remove_file(file);
-        return;
-    }
+    let Some(counts) = &counts_with_gpu("what_stands_between_products_has_few_launches") else { return };
     let gpu = gpu(0);
-    let script = env::var(SCRIPT).unwrap();
-    let counts = script.split_once("count=").unwrap().1;
     let _no_grad = tch::no_grad_guard();
     let narrow = |shape: &[i64]| random(shape).to_kind(Kind::BFloat16).to_device(gpu);
     let (count, width) = (512, 1024);

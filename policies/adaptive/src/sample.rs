@@ -396,6 +396,25 @@ mod tests {
         assert_eq!(decide(&auto(), &request, &[]).unwrap().precision, Precision::Mixed(Dtype::Bf16));
     }
 
+    /// Packed weights are expanded in each product on a GPU, which the host prices.
+    #[test]
+    fn weights_are_expanded_once_where_that_is_worth_their_room() {
+        let decided = |slower: f64, limit: u64| {
+            let estimate = move |plan: &Plan| {
+                let is_packed = plan.weights == WeightForm::Packed;
+                let seconds = if plan.precision.dtype() == Dtype::F32 { 2.0 } else { 1.0 };
+                let step_ns = (seconds * 1e9 * if is_packed { slower } else { 1.0 }) as u64;
+                let weights_bytes = if is_packed { 7 * GIB } else { 24 * GIB };
+                Ok(Cost { memory: Memory { peak_bytes: GIB, weights_bytes }, moved_bytes: 0, step_ns })
+            };
+            Stub { estimate: Box::new(estimate), trials: vec![] }.install();
+            decide(&auto(), &request(Backend::Cuda, limit), &[]).unwrap().weights
+        };
+        assert_eq!(decided(1.3, 80 * GIB), WeightForm::Expanded);
+        assert_eq!(decided(1.02, 80 * GIB), WeightForm::Packed, "hardly slower in a third of the memory");
+        assert_eq!(decided(1.3, 20 * GIB), WeightForm::Packed, "the only ones that fit");
+    }
+
     #[test]
     fn integers_are_multiplied_if_time_is_all_that_counts() {
         let estimate = |plan: &Plan| {
