@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use tilewright_files::json_fault;
-use tilewright_kernels::{Groups, Packed, Scales, Stored};
+use tilewright_kernels::{Groups, Packed, Scales, Scaling, Stored};
 
 use crate::{Checkpoint, Error, Result, error::Shape};
 
@@ -167,15 +167,24 @@ impl Checkpoint {
         Some(shape)
     }
 
-    /// The type that the values of a matrix are expanded from, and true if scales stand beside it.
-    pub fn stored_matrix(&self, name: &str) -> Option<(Stored, bool)> {
+    /// The type that the values of a matrix are expanded from, and the scales beside it.
+    pub fn stored_matrix(&self, name: &str) -> Option<(Stored, Scaling)> {
         let stored = self.find_stored(name)?;
         let layer = name.strip_suffix(".weight").unwrap_or(name);
+        let by_shape = |name: &str| match self.shape(name).map(|shape| shape.iter().product::<usize>()) {
+            None => Scaling::None,
+            Some(1) => Scaling::One,
+            Some(_) => Scaling::Several,
+        };
         let Some(description) = self.quantization().of(layer) else {
-            return Some((stored, self.undescribed_scale(layer).is_some()));
+            return Some((stored, self.undescribed_scale(layer).map_or(Scaling::None, |name| by_shape(&name))));
         };
         let row = FORMATS.iter().find(|row| Some(row.0) == description.format.as_deref());
-        Some((row.map_or(stored, |row| row.1), true))
+        Some(match row {
+            Some((_, stored, ScaleKind::Factor)) => (*stored, by_shape(&format!("{layer}.weight_scale"))),
+            Some((_, stored, _)) => (*stored, Scaling::Several),
+            None => (stored, Scaling::Several),
+        })
     }
 
     /// A matrix as it stands in the file, with the scales beside it; axes after the first are taken

@@ -14,6 +14,9 @@ use crate::signals;
 /// The pause between two looks at a process.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// The longest wait for the end of a process that was killed.
+const LAST: Duration = Duration::from_secs(2);
+
 /// The end of a process.
 #[derive(Debug, PartialEq, Eq)]
 pub enum End {
@@ -39,7 +42,11 @@ pub fn run(command: &mut Command, patience: Duration) -> io::Result<End> {
     let (stdout, stderr) = (read(child.stdout.take()), read(child.stderr.take()));
     let Some(status) = wait(&mut child, patience) else {
         let _ = child.kill();
-        let _ = child.wait();
+        // One that hangs in the kernel's driver does not even end by that.
+        let start = Instant::now();
+        while start.elapsed() < LAST && matches!(child.try_wait(), Ok(None)) {
+            thread::sleep(PAUSE);
+        }
         return Ok(signals::status().map_or(End::Hung, End::Interrupted));
     };
     let (stdout, stderr) = (stdout.join().unwrap_or_default(), stderr.join().unwrap_or_default());

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use tilewright_plan::Dtype;
 
-use crate::Stored;
+use crate::{Scaling, Stored};
 
 /// An expansion of rows in one go: the operators that are launched, and the bytes that they read
 /// and write for each value.
@@ -39,8 +39,9 @@ const ROWS: [Row; 13] = [
 impl Expansion {
     /// The expansion of a type, with scales beside it or without, to the type of products. Rows in
     /// that type, without scales, are taken as they are.
-    pub fn of(stored: Stored, has_scales: bool, dtype: Dtype) -> Self {
+    pub fn of(stored: Stored, scales: Scaling, dtype: Dtype) -> Self {
         let width = dtype.bytes() as f64;
+        let has_scales = scales != Scaling::None;
         let scaling = if has_scales { (1, 2.0 * width) } else { (0, 0.0) };
         if let Some((_, launches, read, results)) = ROWS.iter().find(|row| row.0 == stored) {
             return Self { launches: launches + scaling.0, value_bytes: read + results * width + scaling.1 };
@@ -92,24 +93,24 @@ mod tests {
 
     #[test]
     fn packed_values_take_few_bytes_and_their_own_type_none() {
-        let bytes = |stored, has_scales| Expansion::of(stored, has_scales, Dtype::Bf16).value_bytes;
+        let bytes = |stored, scales| Expansion::of(stored, scales, Dtype::Bf16).value_bytes;
         for stored in [Stored::Q8_0, Stored::Q4K] {
-            assert!(bytes(stored, false) <= 8.0, "{stored}");
+            assert!(bytes(stored, Scaling::None) <= 8.0, "{stored}");
         }
         for stored in [Stored::Q2K, Stored::Q3K, Stored::Q5K, Stored::Q6K] {
-            assert!(bytes(stored, false) <= 12.0, "{stored}");
+            assert!(bytes(stored, Scaling::None) <= 12.0, "{stored}");
         }
-        assert_eq!(Expansion::of(Stored::Bf16, false, Dtype::Bf16), Expansion::default());
-        assert_eq!(bytes(Stored::F16, false), 4.0);
-        assert_eq!(bytes(Stored::F8E4m3, false), 3.0);
-        assert_eq!(bytes(Stored::F8E4m3, true), 7.0);
-        assert_eq!(bytes(Stored::I8, true), 3.0);
+        assert_eq!(Expansion::of(Stored::Bf16, Scaling::None, Dtype::Bf16), Expansion::default());
+        assert_eq!(bytes(Stored::F16, Scaling::None), 4.0);
+        assert_eq!(bytes(Stored::F8E4m3, Scaling::None), 3.0);
+        assert_eq!(bytes(Stored::F8E4m3, Scaling::One), 7.0);
+        assert_eq!(bytes(Stored::I8, Scaling::Several), 3.0);
     }
 
     #[test]
     fn a_rate_goes_through_what_was_measured() {
         let known = ExpansionRate { bytes_per_second: 3e12, seconds_per_launch: 4e-6 };
-        let expansion = Expansion::of(Stored::Q4K, false, Dtype::Bf16);
+        let expansion = Expansion::of(Stored::Q4K, Scaling::None, Dtype::Bf16);
         let [few, many] = [0.0, 1e7].map(|values| known.seconds(expansion, values, 1.0));
         let found = ExpansionRate::through(expansion, few, (1e7, many));
         assert!((found.bytes_per_second / known.bytes_per_second - 1.0).abs() < 1e-9);

@@ -19,7 +19,7 @@ pub use expansion::{Expansion, ExpansionRate};
 pub use group_norm::{CPU_PIECE, GPU_PIECE, GROUP_NORM_LAUNCHES, group_norm_bytes, group_norm_passes};
 pub use kernels::Kernels;
 pub use measured::{HeadsSpeed, Measured, Rate, Scratch, Speed, TRIED};
-pub use packed::{Bytes, Groups, INT8_COLUMNS, InvalidMatrix, Packed, Scales, SharedBytes};
+pub use packed::{Bytes, Groups, INT8_COLUMNS, InvalidMatrix, Packed, Scales, Scaling, SharedBytes};
 pub use products::{EXPANDED, FP8_SIDES, expanded_rows, expanding_bytes};
 pub use stored::{Stored, e4m3};
 pub use winograd::{BLOCK, TAPS, winograd_weight_bytes};

@@ -49,6 +49,17 @@ pub struct Scales {
     pub groups: Option<Groups>,
 }
 
+/// The number of scales beside a matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scaling {
+    /// None.
+    None,
+    /// One for all of its values.
+    One,
+    /// One for each row, or for each group of values.
+    Several,
+}
+
 /// Scales of groups of values within a row, as codes of 8 bits.
 #[derive(Clone, Debug)]
 pub struct Groups {

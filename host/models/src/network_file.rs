@@ -202,9 +202,9 @@ impl<C: AnyConfig> NetworkFile<C> {
     pub fn expanding_bytes(&self, dtype: Dtype) -> Result<u64> {
         let file = self.file.file();
         let of = |part: &String| {
-            let (stored, has_scales) = file.stored_matrix(part)?;
+            let (stored, scaling) = file.stored_matrix(part)?;
             let [rows, columns] = <[usize; 2]>::try_from(file.matrix_shape(part)?).ok()?;
-            if Expansion::of(stored, has_scales, dtype) == Expansion::default() {
+            if Expansion::of(stored, scaling, dtype) == Expansion::default() {
                 return None;
             }
             let at_once = expanded_rows(columns as i64, dtype).min(rows as i64) as u64;

@@ -11,7 +11,7 @@ use tch::Device;
 use tilewright_kernels::Measured;
 use tilewright_plan::Backend;
 
-use crate::{Result, backend, miopen};
+use crate::{Error, Result, backend, miopen};
 use bench::OnDevice;
 use measurement::{Measurement, Sizes};
 
@@ -72,7 +72,16 @@ pub fn measure(device: Device) -> Result<Measured> {
         // The convolutions before it failed were another library's.
         return measure_as_it_is(device);
     }
-    let without = measure_with(device, false)?;
+    let without = match measure_with(device, false) {
+        Ok(without) => without,
+        Err(error @ Error::DeviceLost(_)) => return Err(error),
+        // Products may need more memory than there is.
+        Err(error) => {
+            tracing::debug!(%error, "the device can't be measured without MIOpen");
+            miopen::set_used(true);
+            return Ok(with);
+        }
+    };
     let is_faster = fastest(&without) > LEAST_GAIN * fastest(&with);
     miopen::set_used(!is_faster);
     Ok(if is_faster { without } else { with })

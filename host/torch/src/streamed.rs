@@ -21,7 +21,7 @@ use self::{
 };
 use crate::{
     Result,
-    device::{is_unified, system_memory},
+    device::{is_unified, synchronize, system_memory},
     device_packed::DevicePacked,
     event::Event,
     transfer,
@@ -98,7 +98,8 @@ impl Drop for Store {
             return;
         }
         drop(slabs);
-        if let Err(error) = transfer::trim_pinned() {
+        // libtorch gives back no memory that a stream may still read.
+        if let Err(error) = synchronize(self.device).and_then(|()| transfer::trim_pinned()) {
             tracing::debug!(%error, "pinned memory is not given back");
         }
     }

@@ -13,7 +13,7 @@ use std::{
 
 use tch::{Device, Kind, Tensor};
 use tilewright_fake_gpu::{LIBTORCH, ROCM_LIBTORCH, SCRIPT};
-use tilewright_kernels::{Expansion, Groups, Packed, Scales, Stored};
+use tilewright_kernels::{Expansion, Groups, Packed, Scales, Scaling, Stored};
 use tilewright_plan::{Backend, Dtype, Layout};
 use tilewright_torch::{
     Error, Pace, attention, backend,
@@ -557,7 +557,7 @@ fn expansions_have_the_launches_and_bytes_of_their_price() {
     let plain = Stored::all().filter(|stored| Packed::expands_alone(*stored) || stored.computable().is_some());
     let plain = plain.filter(|stored| *stored != Stored::F64).map(|stored| (stored, Scales::default()));
     for (stored, scales) in plain.chain(scaled) {
-        let has_scales = !scales.factors.is_empty();
+        let scaling = if scales.factors.is_empty() { Scaling::None } else { Scaling::One };
         let bytes = vec![0; stored.bytes(&shape).unwrap()];
         let packed = Packed::new(bytes.into(), stored, shape, scales).unwrap();
         let packed = DevicePacked::new(&packed, gpu).unwrap();
@@ -565,7 +565,7 @@ fn expansions_have_the_launches_and_bytes_of_their_price() {
             let before = counted(gpu, counts);
             packed.expand(0..rows as i64, kind(dtype).unwrap()).unwrap();
             let after = counted(gpu, counts);
-            let priced = Expansion::of(stored, has_scales, dtype);
+            let priced = Expansion::of(stored, scaling, dtype);
             let name = format!("{stored} to {dtype}");
             // Writing the zero that `counted` waits for is one more. A table in f32 needs no cast.
             let launches = after[0] - before[0] - 1;

@@ -219,7 +219,10 @@ impl DenoisePrices {
     /// The most bytes beside the weights while they are loaded: a GPU expands them itself.
     fn expanding_bytes(&self, plan: &DenoisePlan, format: ComputeFormat) -> Result<u64> {
         match (plan.weights, self.device) {
-            (WeightForm::Expanded, Device::Cuda(_)) => Ok(self.experts[0].expanding_bytes(format.product_dtype)?),
+            (WeightForm::Expanded, Device::Cuda(_)) => {
+                let of = |file: &Arc<DenoiserFile>| file.expanding_bytes(format.product_dtype);
+                Ok(self.experts.iter().map(of).try_fold(0, |most: u64, bytes| bytes.map(|bytes| most.max(bytes)))?)
+            }
             _ => Ok(0),
         }
     }

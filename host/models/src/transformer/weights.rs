@@ -332,8 +332,8 @@ impl TokenSource<Meter> for TransformerFile {
         let changes = self.changes.extents_of_matrix(name);
         let each = shape[0] / parts.len().max(1) as i64;
         let packed = parts.iter().filter_map(|part| {
-            let (stored, has_scales) = self.file.stored_matrix(part)?;
-            Some(PackedRows { rows: each, stored, has_scales })
+            let (stored, scaling) = self.file.stored_matrix(part)?;
+            Some(PackedRows { rows: each, stored, scaling })
         });
         Ok(MeterMatrix {
             extents: shape,

@@ -25,8 +25,6 @@ pub struct Costs {
     pub attention_flops_per_second: f64,
     /// The same of fused attention of several heads.
     pub heads_flops_per_second: f64,
-    /// Each head of fused attention is first copied to lie by itself.
-    pub heads_apart: bool,
     /// True if attention is fused; else it goes in pieces.
     pub fused_attention: bool,
     /// True if a product expands the rows of a matrix for its turn where it has no kernel for rows
@@ -55,7 +53,6 @@ impl Default for Costs {
             fp8: 0.0,
             attention_flops_per_second: f64::INFINITY,
             heads_flops_per_second: f64::INFINITY,
-            heads_apart: false,
             fused_attention: true,
             expands_rows: true,
             expansion: None,
@@ -79,7 +76,7 @@ impl Costs {
                 .map(|of| of.and_then(|of| of.norm_bytes_per_second).unwrap_or(measured.bytes_per_second)),
             kernels: *kernels,
             expansion: measured.expansion.filter(|_| !kernels.on_cpu),
-            slow_from: (measured.backend == Backend::Rocm).then_some(MIOPEN_MOST),
+            slow_from: (measured.backend == Backend::Rocm && measured.miopen != Some(false)).then_some(MIOPEN_MOST),
             ..speed.into()
         }
     }
@@ -94,7 +91,6 @@ impl From<&Speed> for Costs {
             winograd,
             attention_flops_per_second,
             heads_flops_per_second: heads.map_or(attention_flops_per_second, |heads| heads.flops_per_second),
-            heads_apart: heads.is_some_and(|heads| heads.apart),
             fused_attention,
             ..Self::default()
         }

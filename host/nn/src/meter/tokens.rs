@@ -1,6 +1,8 @@
 //! Operations on tokens, counted.
 
-use tilewright_kernels::{Expansion, FP8_SIDES, Stored, biased_bytes, expanded_rows, expanding_bytes, pieces_bytes};
+use tilewright_kernels::{
+    Expansion, FP8_SIDES, Scaling, Stored, biased_bytes, expanded_rows, expanding_bytes, pieces_bytes,
+};
 use tilewright_plan::{Dtype, Products};
 
 use super::{Meter, MeterTensor, check_alike, shape_error};
@@ -30,7 +32,10 @@ impl MeterMatrix {
     /// True if all that it is made of is stored for products in FP8.
     fn suits_fp8(&self) -> bool {
         let is_whole = |extent: i64| extent % FP8_SIDES == 0;
-        let suits = |of: &PackedRows| of.stored == Stored::F8E4m3 && is_whole(of.rows) && is_whole(self.extents[1]);
+        let suits = |of: &PackedRows| {
+            let is_plain = of.stored == Stored::F8E4m3 && of.scaling != Scaling::Several;
+            is_plain && is_whole(of.rows) && is_whole(self.extents[1])
+        };
         !self.packed.is_empty() && self.packed.iter().all(suits)
     }
 }
@@ -42,8 +47,8 @@ pub struct PackedRows {
     pub rows: i64,
     /// The type of its values.
     pub stored: Stored,
-    /// Scales stand beside it.
-    pub has_scales: bool,
+    /// The scales beside it.
+    pub scaling: Scaling,
 }
 
 impl TokenSource<Meter> for Listing {
@@ -211,8 +216,8 @@ impl TokenOps for Meter {
         let expanding = if self.costs.kernels.on_cpu { 0 } else { expanding_bytes(values, dtype) };
         self.touch(expanding.max(count * at_once as u64 * width) + values * width);
         if let Some(rate) = self.costs.expansion {
-            for PackedRows { rows, stored, has_scales } in &matrix.packed {
-                let expansion = Expansion::of(*stored, *has_scales, dtype);
+            for PackedRows { rows, stored, scaling } in &matrix.packed {
+                let expansion = Expansion::of(*stored, *scaling, dtype);
                 let goes = (*rows as f64 / expanded_rows(columns, dtype) as f64).ceil();
                 self.spend(rate.seconds(expansion, (rows * columns) as f64, goes));
             }
@@ -325,7 +330,7 @@ impl TokenOps for Meter {
             self.touch(self.costs.kernels.heads_scratch_bytes(others, width / heads, batch * heads, query.dtype));
             return Ok(());
         }
-        let _apart = self.hold(if self.costs.heads_apart { query.bytes() + key.bytes() + value.bytes() } else { 0 });
+        let _apart = self.hold(if self.format.heads_apart { query.bytes() + key.bytes() + value.bytes() } else { 0 });
         if !self.costs.kernels.on_cpu {
             self.moves((if add { 3 } else { 2 }) * query.bytes());
         }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use tch::{Device, Kind, Tensor};
-use tilewright_kernels::{Expansion, Packed, Scales, Scratch, Stored, group_norm_passes};
+use tilewright_kernels::{Expansion, Packed, Scales, Scaling, Scratch, Stored, group_norm_passes};
 use tilewright_plan::{Backend, Dtype, Layout};
 
 use super::{
@@ -212,7 +212,7 @@ impl Bench for OnDevice {
     }
 
     fn expansion(&self) -> Option<Expansion> {
-        (self.device != Device::Cpu).then_some(Expansion::of(EXPANDED, false, Dtype::Bf16))
+        (self.device != Device::Cpu).then_some(Expansion::of(EXPANDED, Scaling::None, Dtype::Bf16))
     }
 
     fn now(&self) -> Duration {

@@ -271,7 +271,12 @@ impl<'a, B: Bench> Measurement<'a, B> {
             } else {
                 self.attention_or(dtype, fastest_of, attention * fastest_of / fastest, until)?
             };
-            let heads = if climbs.iter().all(|climb| climb.hopeless) { None } else { self.heads(dtype)? };
+            let heads = match dtype {
+                // Only convolutions round.
+                Dtype::Tf32 => heads,
+                _ if climbs.iter().all(|climb| climb.hopeless) => None,
+                _ => self.heads(dtype)?,
+            };
             for climb in &climbs {
                 let single = single.iter().find(|single| single.layout == climb.layout);
                 let filtered = climb.layout == Layout::ChannelsLast && self.bench.has_winograd(dtype);
