@@ -563,7 +563,7 @@ fn expansions_have_the_launches_and_bytes_of_their_price() {
         let packed = DevicePacked::new(&packed, gpu).unwrap();
         for dtype in [Dtype::Bf16, Dtype::F32] {
             let before = counted(gpu, counts);
-            packed.expand(0..rows as i64, kind(dtype).unwrap()).unwrap();
+            drop(packed.expand(0..rows as i64, kind(dtype).unwrap()).unwrap());
             let after = counted(gpu, counts);
             let priced = Expansion::of(stored, scaling, dtype);
             let name = format!("{stored} to {dtype}");
