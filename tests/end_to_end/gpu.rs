@@ -363,7 +363,7 @@ fn a_miopen_that_fails_costs_a_line() {
         assert_eq!(lines_with(&run, "convolutions go on without MIOpen"), warnings, "{output}: {}", run.stderr());
         assert_eq!(facts(&record).contains("miopen-used"), is_fact, "{output}: {record}");
     }
-    // What is measured then is without it.
+    // A measurement is then without it.
     let failing = format!("{ONE};miopen=fails");
     let arguments = ["device", "--device", "cuda", "--json"];
     let shown = Run(command_on(&place, ROCM_LIBTORCH, &failing, &arguments).output().unwrap());

@@ -300,7 +300,7 @@ impl Checkpoint {
         }
     }
 
-    /// The name of the scale of a layer that nothing describes, if it is there.
+    /// The name of the scale of a layer that nothing describes, if the file has it.
     fn undescribed_scale(&self, layer: &str) -> Option<String> {
         let names = [format!("{layer}.scale_weight"), format!("{layer}.weight_scale")];
         names.into_iter().find(|name| self.shape(name).is_some())

@@ -3,7 +3,7 @@
 
 use std::{fs, io::Write, path::Path};
 
-/// Writes a whole file, and its folder if there is none. One that is there stays unless it is
+/// Writes a whole file, and its folder if there is none. An existing file stays unless it is
 /// `replaced`. None if it can't be written, or stays.
 pub fn write(place: &Path, bytes: &[u8], replaced: bool) -> Option<()> {
     let folder = place.parent()?;

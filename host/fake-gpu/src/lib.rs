@@ -31,7 +31,7 @@
 //! | `pinned` | bytes of host memory that can be pinned at once | all |
 //! | `miopen` | convolutions: `fails`; `slow`, `fast`: tenfold time with, without it | `works` |
 //! | `miopen-from` | values of a convolution's input from which they do | 0 |
-//! | `count` | the file for launches and bytes of operators, as they are when the host waits | none |
+//! | `count` | the file for launches and bytes of operators, written when the host waits | none |
 //! | `trace` | 1 prints allocations of 1 MiB or more that raise the peak | 0 |
 //!
 //! A line of counts has the kind of an operator, its name, launches and bytes. The last one is of

@@ -9,8 +9,9 @@ use crate::Kernels;
 /// time.
 pub const EXPANDED: i64 = 32 << 20;
 
-/// The bytes that an expansion on a GPU holds at once for a number of values, its result among them:
-/// twice the result, of values that are looked up, or codes and bits of codes beside it; and scales.
+/// The bytes that an expansion on a GPU holds at once for a number of values, its result among
+/// them: twice the result, of values that are looked up, or codes and bits of codes beside it; and
+/// scales.
 pub fn expanding_bytes(values: u64, dtype: Dtype) -> u64 {
     values.saturating_mul(2 * dtype.bytes() + 2)
 }

@@ -169,7 +169,8 @@ impl Meter {
         self.spend(each * pixels as f64 * taps as f64);
     }
 
-    /// The time of products in another form than the format's type, by the seconds of one, likewise.
+    /// The time of products in another form than the format's type, by the seconds of one,
+    /// likewise.
     fn multiplies_in_form(&self, per_product: f64, into: i64, out: i64, tokens: i64) {
         let (into, out) = (into as f64, out as f64);
         let each = per_product * into * out + self.costs.plain.per_value * (into + out);

@@ -20,8 +20,8 @@ pub fn group_norm(input: &Tensor, weight: &Tensor, bias: &Tensor, groups: i64, e
     Ok(input.f_group_norm(groups, Some(weight), Some(bias), epsilon, true)?)
 }
 
-/// The same of a picture in 16 bits on a GPU plus a summand per channel: the bias of the convolution
-/// before, which takes no pass over the picture then.
+/// The same of a picture in 16 bits on a GPU plus a summand per channel: the bias of the
+/// convolution before, which takes no pass over the picture then.
 ///
 /// # Errors
 /// As [`group_norm`].

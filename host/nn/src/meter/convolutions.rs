@@ -6,8 +6,9 @@ use super::{Meter, MeterTensor, four_extents, shape_error};
 use crate::{Ops, Result};
 
 /// The times that a convolution for which MIOpen has no quick kernel takes longer. A decode of
-/// 1664×928 on gfx1151 took 54.8 s whole and 4.8 s in tiles, with an older ROCm; a single convolution
-/// has been seen to take several hundred times as long (ROCm/rocm-libraries issue 3509).
+/// 1664×928 on gfx1151 took 54.8 s whole and 4.8 s in tiles, with an older ROCm; a single
+/// convolution has been seen to take several hundred times as long (ROCm/rocm-libraries issue
+/// 3509).
 const SLOWER: i64 = 12;
 
 /// The shape of weights that are laid out for Winograd's filtering.

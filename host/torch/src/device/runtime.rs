@@ -10,7 +10,7 @@ use tilewright_plan::{Backend, Hint};
 
 use crate::{backend, miopen};
 
-/// The version of a library, if it tells.
+/// The version of a library, if it says so.
 type GetVersion = fn() -> Option<String>;
 
 /// The functions of a runtime, and its numbers of attributes.
@@ -21,7 +21,7 @@ struct Runtime {
     /// The names of the two, and a version as its makers write it.
     version_names: [&'static str; 2],
     written: fn(u32) -> String,
-    /// Its other libraries, and their versions.
+    /// The other libraries, and their versions.
     others: &'static [(&'static str, GetVersion)],
     error_string: &'static [u8],
     /// Newest first.

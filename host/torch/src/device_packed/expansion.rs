@@ -1,10 +1,10 @@
 //! Expansion of packed values by a device's operators: shifts and masks of bytes, and then one
 //! operator from codes and scales to the wanted type.
 //!
-//! Every product of scales and a code is exact in f32: the 11 bits of a block's scale, 7 of a part's
-//! and 6 of a code are no more than its 24. So is a product less an offset of whole codes; less a
-//! minimum it rounds once. The values are therefore those of `shim/expand.cpp` to the last bit, but
-//! for the sign of zeros, whether or not a device fuses the operator's product and sum.
+//! Every product of scales and a code is exact in f32: the 11 bits of a block's scale, 7 of a
+//! part's and 6 of a code are no more than its 24. So is a product less an offset of whole codes;
+//! less a minimum it rounds once. The values are therefore those of `shim/expand.cpp` to the last
+//! bit, but for the sign of zeros, whether or not a device fuses the operator's product and sum.
 
 use std::ops::Range;
 

@@ -29,8 +29,8 @@ const MOST_TAKEN: f64 = 0.1;
 /// Runs of a large trial that there has to be time for: one that warms up and one that counts.
 const LEAST_RUNS: f64 = 2.0;
 
-/// The product in 8-bit integers: 4 ms on two cores of 2023; that in FP8, of a GPU; and the time that
-/// is left for either.
+/// The product in 8-bit integers: 4 ms on two cores of 2023; that in FP8, of a GPU; and the time
+/// that is left for either.
 const INTEGERS: Trial = Trial::Integers { tokens: 256, side: 2048 };
 const FP8: Trial = Trial::Fp8 { tokens: 4096, side: 4096 };
 const PRODUCTS_TIME: Duration = Duration::from_millis(100);
