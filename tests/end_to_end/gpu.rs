@@ -317,9 +317,16 @@ fn lines_with(run: &Run, words: &str) -> usize {
 
 #[test]
 fn a_gpu_that_crashes_unasked_costs_a_line() {
-    let place = Place::new();
+    // In a cache of its own: a trial that was survived there is not made again.
+    let (place, cache) = (Place::new(), Place::new());
+    let decode = |script: &str, options: &[&str]| {
+        let inputs = tiny();
+        let arguments: Vec<&str> = std::iter::once("decode").chain(inputs.iter().map(String::as_str)).collect();
+        let mut command = command(&place, script, &[&arguments[..], options].concat());
+        Run(command.env("XDG_CACHE_HOME", cache.path("")).output().unwrap())
+    };
     let script = format!("{ONE};crash=3");
-    let unasked = decode(&place, &script, &tiny(), &["--policy", "fixed", "--json", "-o", "out.png"]);
+    let unasked = decode(&script, &["--policy", "fixed", "--json", "-o", "out.png"]);
     assert_eq!(unasked.record()["device"]["backend"], "cpu");
     let told = unasked.stderr();
     assert_eq!(lines_with(&unasked, "warning:"), 1, "{told}");
@@ -327,11 +334,11 @@ fn a_gpu_that_crashes_unasked_costs_a_line() {
         assert!(told.contains(words), "{words}: {told}");
     }
     // One that is asked for is a failure, in one line.
-    let asked = decode(&place, &script, &tiny(), &["--device", "cuda", "-o", "never.png"]);
+    let asked = decode(&script, &["--device", "cuda", "-o", "never.png"]);
     asked.failed(2, "trying cuda:0 in a process of its own: it crashed by signal 6");
     assert_eq!(place.files(), ["out.png"]);
     // After it was mended it is used.
-    let mended = decode(&place, ONE, &tiny(), &["--policy", "fixed", "--json", "-o", "mended.png"]);
+    let mended = decode(ONE, &["--policy", "fixed", "--json", "-o", "mended.png"]);
     assert_eq!(mended.record()["device"]["name"], "Fake GPU 0");
 }
 
