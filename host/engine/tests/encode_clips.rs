@@ -3,7 +3,7 @@
 
 mod scripted;
 
-use std::ops::ControlFlow;
+use std::{ops::ControlFlow, path::Path};
 
 use scripted::{Hears, Quiet, Scripted, alone, is_spared, largest, machine, plan, square};
 use serde_json::Value;
@@ -11,7 +11,7 @@ use tch::{Kind, Tensor};
 use tilewright_engine::{
     Cancelled, ClipEncodeJob, ClipExtents, EncodedClip, Error, Finished, Observer, Overrides, Unfinished, VideoVaeFile,
 };
-use tilewright_fixtures::fixture;
+use tilewright_fixtures::{example, fixture};
 use tilewright_models::Checkpoint;
 use tilewright_plan::{Dtype, Failure, Layout, Objective, Plan, Precision, Space, Stage, Tile, Time};
 use tilewright_torch::memory;
@@ -19,7 +19,11 @@ use tilewright_torch::memory;
 const F32: Precision = Precision::Uniform(Dtype::F32);
 
 fn vae(path: &str) -> VideoVaeFile {
-    VideoVaeFile::open(&fixture(path), Overrides::default()).unwrap()
+    opened(&fixture(path))
+}
+
+fn opened(path: &Path) -> VideoVaeFile {
+    VideoVaeFile::open(path, Overrides::default()).unwrap()
 }
 
 fn tiny() -> VideoVaeFile {
@@ -28,7 +32,7 @@ fn tiny() -> VideoVaeFile {
 
 /// The bundled network, whose activations are those of a trained one.
 fn trained() -> VideoVaeFile {
-    vae("../../examples/models/wan-tiny/Wan2.1_VAE.safetensors")
+    opened(&example("models/wan-tiny/Wan2.1_VAE.safetensors"))
 }
 
 /// A clip that is the same in every run, [T, C, H, W]: waves that move.
