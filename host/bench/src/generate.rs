@@ -3,6 +3,7 @@
 //! roots are used.
 
 mod kl;
+mod transformers;
 mod wan;
 
 use std::{
@@ -10,6 +11,8 @@ use std::{
     path::{Path, PathBuf},
     str::FromStr,
 };
+
+pub use self::transformers::{Transformer, TransformerWeights};
 
 use half::bf16;
 use rand_chacha::{

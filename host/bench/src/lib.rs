@@ -23,7 +23,7 @@ pub use contest::{Contest, Entry};
 pub use difference::{Borders, Difference};
 pub use error::{Error, Result};
 pub use files::{cache_folder, write_whole};
-pub use generate::{Latents, Network, Weights};
+pub use generate::{Latents, Network, Transformer, TransformerWeights, Weights};
 pub use race::{Planners, Rounds, Watch};
 pub use report::{Against, Report, Row};
 pub use spelling::Spelling;

@@ -4,7 +4,9 @@
 
 #![forbid(unsafe_code)]
 
+mod compared;
 mod parts;
+mod step;
 mod work;
 
 use std::time::Duration;
@@ -114,9 +116,9 @@ const fn part(name: &'static str, about: &'static str, patience: [Duration; 2], 
 }
 
 /// The parts, in the order that they run: each rests on those before it.
-pub static PARTS: [Part; 16] = [
-    part("facts", "what the runtime, the kernel and libtorch say of the device agrees", seconds(60, 60), parts::facts),
-    part("order", "the device works after the CPU was used first", seconds(60, 60), parts::order),
+pub static PARTS: [Part; 20] = [
+    part("facts", "what the runtime, the kernel and libtorch say of the device agrees", seconds(120, 120), parts::facts),
+    part("order", "the device works after the CPU was used first", seconds(120, 120), parts::order),
     part("operators", "single operators agree with the CPU's in f32", seconds(120, 240), parts::operators),
     part(
         "networks",
@@ -130,6 +132,14 @@ pub static PARTS: [Part; 16] = [
         seconds(120, 240),
         parts::attention_in_pieces,
     ),
+    part(
+        "samples",
+        "steps of transformers agree with the CPU's in f32, with weights in every form",
+        seconds(300, 600),
+        parts::samples,
+    ),
+    part("loras", "steps with LoRAs agree with the CPU's in f32", seconds(240, 300), parts::loras),
+    part("texts", "states of text encoders agree with the CPU's in f32", seconds(240, 300), parts::texts),
     part("estimates", "peaks are as large as estimated", seconds(120, 300), parts::estimates),
     part(
         "limit",
@@ -142,6 +152,12 @@ pub static PARTS: [Part; 16] = [
         "memory that runs out is known as such, and work goes on",
         seconds(60, 60),
         parts::out_of_memory,
+    ),
+    part(
+        "recovery",
+        "a sample after one that ran out of memory is the same as before it",
+        seconds(120, 120),
+        parts::recovery,
     ),
     part("offload", "tensors come back from host memory as they went", seconds(60, 180), parts::offload),
     part("speed", "the probe repeats, and warm decodes take as long as estimated", seconds(120, 240), parts::speed),

@@ -15,8 +15,8 @@ use tilewright_engine::{
 };
 use tilewright_pipeline::{Decode, FrameStore, Model};
 use tilewright_plan::{
-    Backend, Cost, CostModel, Decision, Dtype, Layout, LearnReport, Objective, Outcome, Plan, Planner, PolicyIdentity,
-    Precision, Question, Record, Release, Space, Stage,
+    Backend, Cost, CostModel, Decision, Dtype, Layout, LearnReport, Objective, Plan, Planner, PolicyIdentity, Precision,
+    Question, Record, Release, Space, Stage, Work,
 };
 use tilewright_torch::{device::Choice, scalar};
 
@@ -242,13 +242,13 @@ pub fn plan(space: Space, precision: Precision, layout: Layout) -> Plan {
 }
 
 /// A planner that knows one plan, and has no other after a failure.
-struct OnePlan {
+pub struct OnePlan<W: Work> {
     identity: PolicyIdentity,
-    plan: Plan,
+    plan: W::Plan,
 }
 
-impl OnePlan {
-    fn new(plan: &Plan) -> Self {
+impl<W: Work> OnePlan<W> {
+    pub fn new(plan: &W::Plan) -> Self {
         let identity = PolicyIdentity {
             name: "check".into(),
             version: env!("CARGO_PKG_VERSION").into(),
@@ -259,12 +259,12 @@ impl OnePlan {
     }
 }
 
-impl Planner for OnePlan {
+impl<W: Work> Planner<W> for OnePlan<W> {
     fn identity(&self) -> &PolicyIdentity {
         &self.identity
     }
 
-    fn decide(&mut self, _: &Question<'_>, _: Arc<dyn CostModel>) -> Decision {
+    fn decide(&mut self, _: &Question<'_, W>, _: Arc<dyn CostModel<W>>) -> Decision<W> {
         Decision {
             answer: Some(self.plan.clone()),
             plan: self.plan.clone(),
@@ -277,7 +277,7 @@ impl Planner for OnePlan {
         }
     }
 
-    fn learn(&mut self, _: &Question<'_>, _: &Plan, _: &Outcome) -> LearnReport {
+    fn learn(&mut self, _: &Question<'_, W>, _: &W::Plan, _: &W::Outcome) -> LearnReport {
         LearnReport::default()
     }
 }

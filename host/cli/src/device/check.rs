@@ -8,6 +8,7 @@ use std::{
 
 use serde::Serialize;
 use serde_json::Value;
+use tempfile::TempDir;
 use tilewright_device_check::{Effort, Finding, PARTS, Part, Verdict, find};
 use tilewright_plan::Backend;
 use tilewright_torch::{backend, device::Choice};
@@ -22,7 +23,7 @@ use crate::{
 
 /// The name by which a process is asked for the back end that loads, and the longest time of that.
 const BACKEND: &str = "backend";
-const LOADING: Duration = Duration::from_secs(60);
+const LOADING: Duration = Duration::from_secs(120);
 
 /// The report that people send.
 #[derive(Serialize)]
@@ -159,7 +160,10 @@ fn check(part: &Part, arguments: &DeviceCheck, effort: Effort) -> Outcome<Findin
 
 /// The finding of a process of this program.
 fn child(name: &str, environment: &[(&str, &str)], patience: Duration, arguments: &DeviceCheck) -> Outcome<Finding> {
+    // The files of a part that is killed go with its folder.
+    let files = TempDir::with_prefix("tilewright-check-").map_err(|error| Failure::work(format!("TMPDIR: {error}")))?;
     let mut command = child::of_this_program().map_err(Failure::work)?;
+    command.env("TMPDIR", files.path());
     command.args(["device", "check", "--part", name, "--device", &arguments.on.device.to_string()]);
     command.args(arguments.quick.then_some("--quick"));
     if let Some(threads) = arguments.on.threads {

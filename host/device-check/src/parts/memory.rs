@@ -17,8 +17,9 @@ use crate::{
 /// The peak over its estimate that passes, at least and at most.
 const HONEST: (f64, f64) = (0.5, 1.06);
 
-/// The sides of pictures that are decoded, and of clips: those of a slow device are smaller.
-const PICTURES: [u32; 3] = [256, 128, 64];
+/// The sides of pictures that are decoded, and of clips: those of a slow device are smaller. On
+/// smaller pictures than the first, the workspaces of a GPU's libraries count.
+const PICTURES: [u32; 4] = [512, 256, 128, 64];
 const CLIPS: [u32; 2] = [128, 64];
 
 /// The time after which no estimate is compared with another run.
@@ -66,7 +67,7 @@ pub fn estimates(context: &Context) -> Result<Finding, String> {
 pub fn limit(context: &Context) -> Result<Finding, String> {
     let machine = context.machine()?;
     // Half of what the smallest one needs is refused before it is tried.
-    let subject = Subject::soon(Network::FLUX, &PICTURES[..2], &machine)?;
+    let subject = Subject::soon(Network::FLUX, &PICTURES[1..3], &machine)?;
     let whole = plan(Space::Whole, Precision::Uniform(Dtype::F32), Layout::ChannelsFirst);
     let needed = subject.expected(&machine, &whole)?.peak_bytes;
     let decode = |limit| subject.decode(&machine, &whole, limit, &mut Quiet);

@@ -1,37 +1,34 @@
 //! Agreement with the CPU in f32.
 
-use std::{fmt::Display, time::Duration};
+use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tch::{Device, Kind, Tensor};
 use tilewright_bench::Network;
 use tilewright_engine::Machine;
 use tilewright_plan::{Dtype, Layout, Plan, Precision, Space, Stage, Tile};
-use tilewright_torch::{attention, conv2d, group_norm, kind, to_layout};
+use tilewright_torch::{
+    attention, conv2d, group_norm, kind,
+    multi_head::{self, Way},
+    to_layout,
+};
 
 use crate::{
     Context, Finding,
-    work::{Subject, Turns, cpu, plan, precision, relative_error},
+    compared::{Compared, network_tolerance},
+    work::{Subject, Turns, cpu, plan, precision},
 };
 
-/// Width of the attention in image autoencoders.
+/// Width of the attention in image autoencoders, and of a head in denoisers.
 const ATTENTION_WIDTH: i64 = 512;
+const HEAD_WIDTH: i64 = 128;
 
 /// The relative error that an operator may have in a type. TF32 in the place of f32 has 3e-4.
 fn operators_error(dtype: Dtype) -> f64 {
     match dtype {
         Dtype::F32 => 2e-5,
         Dtype::F16 | Dtype::Tf32 => 2e-3,
-        _ => 1.5e-2,
-    }
-}
-
-/// The relative error that a decoder's picture may have in a type.
-fn networks_error(dtype: Dtype) -> f64 {
-    match dtype {
-        Dtype::F32 => 5e-4,
-        Dtype::F16 | Dtype::Tf32 => 2e-2,
-        _ => 1.2e-1,
+        _ => 5e-3,
     }
 }
 
@@ -48,7 +45,7 @@ struct Operator {
     compute: fn(&[Tensor], Dtype) -> tilewright_torch::Result<Tensor>,
 }
 
-const OPERATORS: [Operator; 8] = [
+const OPERATORS: [Operator; 9] = [
     Operator {
         name: "convolution 3×3",
         shapes: &[&[1, 64, 96, 80], &[128, 64, 3, 3], &[128]],
@@ -85,36 +82,50 @@ const OPERATORS: [Operator; 8] = [
         shapes: &[&[1, 900, 512], &[1, 900, 512], &[1, 900, 512]],
         compute: |of, _| attention::plain(&of[0], &of[1], &of[2]),
     },
+    Operator {
+        name: "attention of heads in pieces",
+        shapes: HEADS,
+        compute: |of, _| attention_of_heads(&of[0], Way::Pieces(Some(256))),
+    },
 ];
 
-const FUSED: Operator = Operator {
-    name: "fused attention",
-    shapes: &[&[1, 900, 512], &[1, 900, 512], &[1, 900, 512]],
-    compute: |of, _| attention::attend(tilewright_torch::copy(&of[0])?, &of[1], &of[2]),
-};
+/// Fused attention, by the width of a head that it needs a kernel for.
+const FUSED: [(i64, Operator); 3] = [
+    (
+        ATTENTION_WIDTH,
+        Operator {
+            name: "fused attention",
+            shapes: &[&[1, 900, 512], &[1, 900, 512], &[1, 900, 512]],
+            compute: |of, _| attention::attend(tilewright_torch::copy(&of[0])?, &of[1], &of[2]),
+        },
+    ),
+    (
+        HEAD_WIDTH,
+        Operator {
+            name: "fused attention of heads as they lie",
+            shapes: HEADS,
+            compute: |of, _| attention_of_heads(&of[0], Way::Fused { apart: false }),
+        },
+    ),
+    (
+        HEAD_WIDTH,
+        Operator {
+            name: "fused attention of heads apart",
+            shapes: HEADS,
+            compute: |of, _| attention_of_heads(&of[0], Way::Fused { apart: true }),
+        },
+    ),
+];
 
-/// Runs that were compared with the CPU's.
-#[derive(Default)]
-struct Compared {
-    faults: Vec<String>,
-    rows: Vec<Value>,
-    worst: f64,
-}
+/// Queries, keys and values of four heads side by side, as one product gives them.
+const HEADS: &[&[i64]] = &[&[1, 900, 3 * 4 * HEAD_WIDTH]];
 
-impl Compared {
-    /// Adds a run by the share that its error is of what is allowed; more is a fault.
-    fn add(&mut self, share: f64, fault: String, row: Value) {
-        self.worst = self.worst.max(share);
-        self.faults.extend((share > 1.0 || share.is_nan()).then_some(fault));
-        self.rows.push(row);
-    }
-
-    /// The finding; `rest` ends its line.
-    fn finding(self, rest: impl Display) -> Finding {
-        let Self { faults, rows, worst } = self;
-        let detail = format!("{} runs, the worst at {:.0} % of what is allowed{rest}", rows.len(), 100.0 * worst);
-        Finding::of(&faults, detail, Value::from(rows))
-    }
+/// Attention of heads whose queries, keys and values are parts of one tensor.
+fn attention_of_heads(together: &Tensor, way: Way) -> tilewright_torch::Result<Tensor> {
+    let parts = together.f_chunk(3, 2)?;
+    let output = parts[0].f_contiguous()?;
+    multi_head::attend_onto(&output, [&parts[0], &parts[1], &parts[2]], 4, false, way)?;
+    Ok(output)
 }
 
 /// Inputs whose values are spread as activations and weights are, the same in every process.
@@ -141,19 +152,27 @@ pub fn operators(context: &Context) -> Result<Finding, String> {
     let machine = context.machine()?;
     let mut compared = Compared::default();
     for (dtype, layout) in context.formats(&machine, true) {
-        let is_fused = attention::is_fused(machine.device, ATTENTION_WIDTH, dtype);
-        for operator in OPERATORS.iter().chain(is_fused.then_some(&FUSED)) {
-            let error = operator_error(operator, &machine, dtype, layout)
-                .map_err(|error| format!("{} in {dtype}, {layout}: {error}", operator.name))?;
-            let fault = format!("{} in {dtype}, {layout}, differs from the CPU's by {error:.1e}", operator.name);
-            let row = json!({ "operator": operator.name, "dtype": dtype, "layout": layout, "error": error });
-            compared.add(error / operators_error(dtype), fault, row);
+        let is_there = |of: &&(i64, Operator)| attention::is_fused(machine.device, of.0, dtype);
+        for operator in OPERATORS.iter().chain(FUSED.iter().filter(is_there).map(|of| &of.1)) {
+            let computed = operator_results(operator, &machine, dtype, layout);
+            let of = format!("{} in {dtype}, {layout}", operator.name);
+            let row = json!({ "operator": operator.name, "dtype": dtype, "layout": layout });
+            match computed {
+                Ok([found, expected]) => compared.add(of, Ok(found), &expected, operators_error(dtype), row)?,
+                Err(error) => compared.fail(of, error, row),
+            }
         }
     }
     Ok(compared.finding(""))
 }
 
-fn operator_error(operator: &Operator, machine: &Machine, dtype: Dtype, layout: Layout) -> Result<f64, String> {
+/// The device's result and the CPU's in f32.
+fn operator_results(
+    operator: &Operator,
+    machine: &Machine,
+    dtype: Dtype,
+    layout: Layout,
+) -> Result<[Tensor; 2], String> {
     let kind = kind(dtype).map_err(|error| error.to_string())?;
     // Both compute from the same values, which the type has rounded.
     let narrow = |tensor: Tensor| tensor.f_to_kind(kind).map_err(|error| error.to_string());
@@ -162,15 +181,14 @@ fn operator_error(operator: &Operator, machine: &Machine, dtype: Dtype, layout: 
         let tensor = tensor.f_to_device(machine.device)?;
         if tensor.dim() == 4 { to_layout(&tensor, layout) } else { Ok(tensor) }
     };
-    let compute = || -> tilewright_torch::Result<(Tensor, Tensor)> {
+    let compute = || -> tilewright_torch::Result<[Tensor; 2]> {
         let wide: Vec<Tensor> =
             inputs.iter().map(|input| Ok(input.f_to_kind(Kind::Float)?)).collect::<tilewright_torch::Result<_>>()?;
         let found =
             (operator.compute)(&inputs.iter().map(there).collect::<tilewright_torch::Result<Vec<_>>>()?, dtype)?;
-        Ok((found.f_to_device(Device::Cpu)?, (operator.compute)(&wide, Dtype::F32)?))
+        Ok([found.f_to_device(Device::Cpu)?, (operator.compute)(&wide, Dtype::F32)?])
     };
-    let (found, expected) = compute().map_err(|error| error.to_string())?;
-    relative_error(&found, &expected)
+    compute().map_err(|error| error.to_string())
 }
 
 /// A network's stage at a size, that the CPU has the reference of.
@@ -256,9 +274,8 @@ pub fn attention_in_pieces(context: &Context) -> Result<Finding, String> {
             }
             let of = format!("{}, {dtype}, {layout}", case.name());
             let found = case.run(&subject, &machine, &plan(Space::Whole, precision(*dtype), *layout));
-            let error = relative_error(&found.map_err(|error| format!("{of}: {error}"))?, expected)?;
-            let row = json!({ "network": case.name(), "dtype": dtype, "layout": layout, "error": error });
-            compared.add(error / networks_error(*dtype), format!("{of}: differs by {error:.1e}"), row);
+            let row = json!({ "network": case.name(), "dtype": dtype, "layout": layout });
+            compared.add(of, found, expected, network_tolerance(*dtype), row)?;
         }
     }
     Ok(compared.finding(turns))
@@ -301,12 +318,11 @@ pub fn networks(context: &Context) -> Result<Finding, String> {
                             expected.insert(case.run(subject, &cpu, &plan)?)
                         }
                     };
-                    let found = case.run(subject, &machine, &plan).map_err(|error| format!("{of}: {error}"))?;
-                    let error = relative_error(&found, expected)?;
                     let row = json!({
-                        "network": case.name(), "space": space.to_string(), "precision": precision, "layout": layout, "error": error,
+                        "network": case.name(), "space": space.to_string(), "precision": precision, "layout": layout,
                     });
-                    compared.add(error / networks_error(*dtype), format!("{of}: differs by {error:.1e}"), row);
+                    let found = case.run(subject, &machine, &plan);
+                    compared.add(of, found, expected, network_tolerance(*dtype), row)?;
                 }
             }
         }

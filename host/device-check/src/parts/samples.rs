@@ -1,0 +1,223 @@
+//! Samples: steps of denoisers of published width, with weights as files store them and kept as
+//! plans keep them.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tch::{Device, Kind, Tensor};
+use tilewright_bench::Transformer;
+use tilewright_engine::{Error as EngineError, Machine};
+use tilewright_models::Stored;
+use tilewright_plan::{Attention, DenoisePlan, Dtype, Failure, Precision, Products, WeightForm, bytes};
+use tilewright_torch::memory;
+
+use crate::{
+    Context, Finding,
+    compared::{Compared, network_tolerance},
+    step::{Step, TOKENS, widest},
+    work::{Turns, cpu, relative_error},
+};
+
+/// The time after which no step begins: a slow device checks what comes first.
+const QUICK: Duration = Duration::from_secs(120);
+const FULL: Duration = Duration::from_secs(300);
+
+/// The relative error that a step with products in FP8 may have: each activation is rounded to 4
+/// bits of mantissa.
+const FP8_PRODUCTS: f64 = 1.5e-1;
+
+/// A form of weights: its name, and the fields of a plan.
+type Way = (&'static str, WeightForm, Option<u32>);
+
+const WAYS: [Way; 4] = [
+    ("expanded", WeightForm::Expanded, None),
+    ("as stored", WeightForm::Packed, None),
+    ("read ahead", WeightForm::Packed, Some(1)),
+    ("block by block", WeightForm::Packed, Some(0)),
+];
+
+fn plan(way: Way, precision: Precision) -> DenoisePlan {
+    DenoisePlan { weights: way.1, ahead: way.2, precision, ..DenoisePlan::plain() }
+}
+
+/// The reference's plan.
+fn exact() -> DenoisePlan {
+    plan(WAYS[0], Precision::Uniform(Dtype::F32))
+}
+
+/// The transformers, and the types that their weights are stored in. Those that show most come
+/// first.
+const CASES: [(Transformer, Stored); 6] = [
+    (Transformer::FLUX, Stored::Bf16),
+    (Transformer::FLUX, Stored::Q8_0),
+    (Transformer::FLUX, Stored::Q4K),
+    (Transformer::FLUX, Stored::F8E4m3),
+    (Transformer::WAN, Stored::Bf16),
+    (Transformer::WAN, Stored::F8E4m3),
+];
+
+/// The types that steps are compared in: those that the device is fast in, or all that it is worth.
+fn types(context: &Context, machine: &Machine) -> Vec<Dtype> {
+    let mut types = Vec::new();
+    for (dtype, _) in context.formats_by_speed(machine).concat() {
+        if dtype != Dtype::Tf32 && !types.contains(&dtype) {
+            types.push(dtype);
+        }
+    }
+    types
+}
+
+/// Steps of denoisers with weights of every kind.
+pub fn samples(context: &Context) -> Result<Finding, String> {
+    let (machine, cpu) = (context.machine()?, cpu()?);
+    let mut compared = Compared::default();
+    let mut turns = Turns::until(if context.is_quick() { QUICK } else { FULL });
+    for (published, stored) in CASES {
+        let transformer = widest(published, TOKENS, &[&machine, &cpu]);
+        let mut reference = None;
+        let mut plans = Vec::new();
+        for dtype in types(context, &machine) {
+            let ways = if context.is_quick() { &WAYS[..3] } else { &WAYS };
+            plans.extend(ways.iter().map(|way| (way.0.to_owned(), plan(*way, Precision::Uniform(dtype)))));
+            if !context.is_quick() && dtype != Dtype::F32 {
+                plans.push(("expanded".into(), plan(WAYS[0], Precision::Mixed(dtype))));
+            }
+            let pieces = DenoisePlan { attention: Attention::Pieces { queries: 128 }, ..plan(WAYS[0], Precision::Uniform(dtype)) };
+            plans.push(("attention in pieces".into(), pieces));
+        }
+        let fp8 = DenoisePlan { products: Products::Fp8, ..plan(WAYS[1], Precision::Uniform(Dtype::Bf16)) };
+        plans.push(("products in FP8".into(), fp8));
+        for (of, plan) in plans {
+            if !turns.begin() {
+                continue;
+            }
+            let (step, expected) = match &reference {
+                Some((step, expected)) => (step, expected),
+                None => {
+                    let step = Step::new(transformer, stored)?;
+                    let expected = step.run(&cpu, &exact())?;
+                    step.release();
+                    let (step, expected) = &*reference.insert((step, expected));
+                    (step, expected)
+                }
+            };
+            let is_fp8 = plan.products == Products::Fp8;
+            if is_fp8 && !step.job(&machine, u64::MAX / 4)?.capabilities().fp8_products {
+                continue;
+            }
+            let name = format!("{} of {} wide in {stored}, {of}, {}", transformer.name, transformer.width(), plan.precision);
+            let most = if is_fp8 { FP8_PRODUCTS } else { network_tolerance(plan.precision.dtype()) };
+            let row = json!({
+                "transformer": transformer.name, "width": transformer.width(), "stored": stored.name(), "weights": of,
+                "precision": plan.precision,
+            });
+            compared.add(name, step.run(&machine, &plan), expected, most, row)?;
+        }
+    }
+    Ok(compared.finding(turns))
+}
+
+/// Heads of transformers that are compared where the width shows nothing.
+const FEW: usize = 8;
+
+/// Steps with LoRAs, which are kept beside packed weights and added to expanded ones.
+pub fn loras(context: &Context) -> Result<Finding, String> {
+    /// The least part by which the LoRA changes a step: with less, its absence would pass.
+    const CHANGES: f64 = 0.2;
+    let (machine, cpu) = (context.machine()?, cpu()?);
+    let mut compared = Compared::default();
+    let mut turns = Turns::until(QUICK);
+    for (published, stored) in CASES {
+        let transformer = widest(published.of_heads(FEW), TOKENS, &[&machine, &cpu]);
+        let without = Step::new(transformer, stored)?.run(&cpu, &exact())?;
+        let step = Step::new(transformer, stored)?.with_lora(transformer)?;
+        let expected = step.run(&cpu, &exact())?;
+        step.release();
+        let change = relative_error(&expected, &without)?;
+        if change < CHANGES {
+            return Err(format!("the generated LoRA changes a step by {change:.1e} alone"));
+        }
+        for dtype in types(context, &machine) {
+            for way in WAYS {
+                if !turns.begin() {
+                    continue;
+                }
+                let plan = plan(way, Precision::Uniform(dtype));
+                let name = format!("{} in {stored}, {}, {dtype}", transformer.name, way.0);
+                let row = json!({
+                    "transformer": transformer.name, "stored": stored.name(), "weights": way.0, "dtype": dtype,
+                });
+                compared.add(name, step.run(&machine, &plan), &expected, network_tolerance(dtype), row)?;
+            }
+        }
+    }
+    Ok(compared.finding(turns))
+}
+
+/// A sample, one that runs out of memory, and the first one again.
+pub fn recovery(context: &Context) -> Result<Finding, String> {
+    let (machine, cpu) = (context.machine()?, cpu()?);
+    let transformer = widest(Transformer::FLUX.of_heads(FEW), TOKENS, &[&machine, &cpu]);
+    let step = Step::new(transformer, Stored::Q8_0)?;
+    let plan = exact();
+    let job = step.job(&machine, u64::MAX / 4)?;
+    let cost = job.estimate(&plan).map_err(|error| error.to_string())?;
+    let expected = step.run(&machine, &plan)?;
+    step.release();
+    memory::trim(machine.device).map_err(|error| error.to_string())?;
+    let held = || memory::of(machine.device).map(|memory| memory.in_use).map_err(|error| error.to_string());
+    let before = held()?;
+    let mut faults = Vec::new();
+    let mut check = |what: &str, end: Result<(), String>| -> Result<(), String> {
+        faults.extend(end.err().map(|error| format!("{what}: {error}")));
+        step.release();
+        let left = held()?.saturating_sub(before);
+        if left > MIB {
+            faults.push(format!("{what}: {} stayed behind", bytes::display(left)));
+        }
+        match step.run(&machine, &plan) {
+            Ok(found) if found.equal(&expected) => {}
+            Ok(found) => {
+                let error = relative_error(&found, &expected)?;
+                faults.push(format!("{what}: the next sample differs by {error:.1e}"));
+            }
+            Err(error) => faults.push(format!("{what}: the next sample failed: {error}")),
+        }
+        step.release();
+        Ok(())
+    };
+    // Under a limit that its plan goes beyond, and a leaner one would not.
+    let limit = cost.held_bytes() / 10 * 9;
+    let end = match step.job(&machine, limit) {
+        Ok(job) => runs_out(&step, &job, &plan),
+        Err(error) => Err(error),
+    };
+    check("a limit", end)?;
+    let mut told = vec!["a limit"];
+    // The system's own memory is no place for that.
+    if machine.device != Device::Cpu && !machine.facts.unified {
+        memory::trim(machine.device).map_err(|error| error.to_string())?;
+        let free = tilewright_torch::device::free_bytes(machine.device).map_err(|error| error.to_string())?;
+        let taken = free.saturating_sub(cost.held_bytes() / 2);
+        let full = Tensor::f_empty([taken as i64], (Kind::Uint8, machine.device));
+        let full = full.map_err(|error| format!("{} of memory that is free: {error}", bytes::display(taken)))?;
+        let end = runs_out(&step, &job, &plan);
+        drop(full);
+        memory::trim(machine.device).map_err(|error| error.to_string())?;
+        check("a full device", end)?;
+        told.push("a full device");
+    }
+    let detail = format!("the next sample is the same after {}", told.join(" and "));
+    Ok(Finding::of(&faults, detail, json!({ "held_bytes": cost.held_bytes(), "limit_bytes": limit })))
+}
+
+const MIB: u64 = 1 << 20;
+
+/// A sample that is to run out of memory.
+fn runs_out(step: &Step, job: &tilewright_engine::DenoiseJob<'_>, plan: &DenoisePlan) -> Result<(), String> {
+    match step.change(job, plan).map_err(|end| end.error) {
+        Ok(_) => Err("the sample did not run out of memory".into()),
+        Err(EngineError::Exhausted { last: Failure::OutOfMemory { .. } | Failure::OverLimit { .. }, .. }) => Ok(()),
+        Err(other) => Err(format!("it ended with: {other}")),
+    }
+}
