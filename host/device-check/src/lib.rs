@@ -117,7 +117,12 @@ const fn part(name: &'static str, about: &'static str, patience: [Duration; 2], 
 
 /// The parts, in the order that they run: each rests on those before it.
 pub static PARTS: [Part; 20] = [
-    part("facts", "what the runtime, the kernel and libtorch say of the device agrees", seconds(120, 120), parts::facts),
+    part(
+        "facts",
+        "what the runtime, the kernel and libtorch say of the device agrees",
+        seconds(120, 120),
+        parts::facts,
+    ),
     part("order", "the device works after the CPU was used first", seconds(120, 120), parts::order),
     part("operators", "single operators agree with the CPU's in f32", seconds(120, 240), parts::operators),
     part(

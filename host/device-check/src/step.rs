@@ -52,7 +52,8 @@ pub struct Step {
 impl Step {
     /// A step with generated weights, which are written to a file that goes with it.
     pub fn new(transformer: Transformer, stored: Stored) -> Result<Self, String> {
-        let folder = TempDir::with_prefix("tilewright-check-").map_err(|error| format!("a temporary folder: {error}"))?;
+        let folder =
+            TempDir::with_prefix("tilewright-check-").map_err(|error| format!("a temporary folder: {error}"))?;
         let path = folder.path().join("transformer");
         let weights = TransformerWeights { transformer, stored, seed: SEED };
         weights.write(&path).map_err(line)?;

@@ -15,8 +15,8 @@ use tilewright_engine::{
 };
 use tilewright_pipeline::{Decode, FrameStore, Model};
 use tilewright_plan::{
-    Backend, Cost, CostModel, Decision, Dtype, Layout, LearnReport, Objective, Plan, Planner, PolicyIdentity, Precision,
-    Question, Record, Release, Space, Stage, Work,
+    Backend, Cost, CostModel, Decision, Dtype, Layout, LearnReport, Objective, Plan, Planner, PolicyIdentity,
+    Precision, Question, Record, Release, Space, Stage, Work,
 };
 use tilewright_torch::{device::Choice, scalar};
 

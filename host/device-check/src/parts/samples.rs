@@ -82,7 +82,10 @@ pub fn samples(context: &Context) -> Result<Finding, String> {
             if !context.is_quick() && dtype != Dtype::F32 {
                 plans.push(("expanded".into(), plan(WAYS[0], Precision::Mixed(dtype))));
             }
-            let pieces = DenoisePlan { attention: Attention::Pieces { queries: 128 }, ..plan(WAYS[0], Precision::Uniform(dtype)) };
+            let pieces = DenoisePlan {
+                attention: Attention::Pieces { queries: 128 },
+                ..plan(WAYS[0], Precision::Uniform(dtype))
+            };
             plans.push(("attention in pieces".into(), pieces));
         }
         let fp8 = DenoisePlan { products: Products::Fp8, ..plan(WAYS[1], Precision::Uniform(Dtype::Bf16)) };
@@ -105,7 +108,8 @@ pub fn samples(context: &Context) -> Result<Finding, String> {
             if is_fp8 && !step.job(&machine, u64::MAX / 4)?.capabilities().fp8_products {
                 continue;
             }
-            let name = format!("{} of {} wide in {stored}, {of}, {}", transformer.name, transformer.width(), plan.precision);
+            let name =
+                format!("{} of {} wide in {stored}, {of}, {}", transformer.name, transformer.width(), plan.precision);
             let most = if is_fp8 { FP8_PRODUCTS } else { network_tolerance(plan.precision.dtype()) };
             let row = json!({
                 "transformer": transformer.name, "width": transformer.width(), "stored": stored.name(), "weights": of,

@@ -18,8 +18,11 @@ use crate::{
 };
 
 /// Encoders, the types that their weights are stored in, and the tokens of a text.
-const CASES: [(Transformer, Stored, u32); 3] =
-    [(Transformer::T5, Stored::Bf16, 256), (Transformer::T5, Stored::F8E4m3, 256), (Transformer::CLIP, Stored::Bf16, 77)];
+const CASES: [(Transformer, Stored, u32); 3] = [
+    (Transformer::T5, Stored::Bf16, 256),
+    (Transformer::T5, Stored::F8E4m3, 256),
+    (Transformer::CLIP, Stored::Bf16, 77),
+];
 
 /// An encoder in a file of its own.
 struct Encoder {
@@ -30,7 +33,8 @@ struct Encoder {
 
 impl Encoder {
     fn new(transformer: Transformer, stored: Stored, tokens: u32) -> Result<Self, String> {
-        let folder = TempDir::with_prefix("tilewright-check-").map_err(|error| format!("a temporary folder: {error}"))?;
+        let folder =
+            TempDir::with_prefix("tilewright-check-").map_err(|error| format!("a temporary folder: {error}"))?;
         let path = folder.path().join("encoder");
         let weights = TransformerWeights { transformer, stored, seed: 1 };
         weights.write(&path).map_err(|error| error.to_string())?;
@@ -48,8 +52,7 @@ impl Encoder {
         let texts = Texts { encoder: &self.file, weights: &weights, embedded: &self.embedded, left_out: 1 };
         let job = TextJob::new(machine, None, texts, u64::MAX / 4, Objective::Fastest);
         let job = job.map_err(|error| error.to_string())?;
-        let mut finished =
-            job.run(&mut OnePlan::<Text>::new(plan), &mut Quiet).map_err(|end| end.error.to_string())?;
+        let mut finished = job.run(&mut OnePlan::<Text>::new(plan), &mut Quiet).map_err(|end| end.error.to_string())?;
         finished.output.pop().map(|states| states.last).ok_or_else(|| "a text without states".into())
     }
 }
@@ -74,7 +77,8 @@ pub fn texts(context: &Context) -> Result<Finding, String> {
         for precision in precisions {
             for weights in [WeightForm::Expanded, WeightForm::Packed] {
                 let plan = TextPlan { precision, weights, ..TextPlan::plain(place(&machine)) };
-                let name = format!("{} of {} wide in {stored}, {weights}, {precision}", transformer.name, transformer.width());
+                let name =
+                    format!("{} of {} wide in {stored}, {weights}, {precision}", transformer.name, transformer.width());
                 let row = json!({
                     "encoder": transformer.name, "width": transformer.width(), "stored": stored.name(),
                     "weights": weights, "precision": precision,
