@@ -678,12 +678,38 @@ fn a_sound_device_passes_its_check() {
 }
 
 #[test]
+fn transformers_with_weights_in_every_form_pass_their_check() {
+    let place = Place::new();
+    let parts = ["samples", "loras", "texts"];
+    // So little memory that the transformers are narrow.
+    let (verdicts, report, run) = check(&place, "devices=1;memory=134217728", &parts.join(","), &[]);
+    run.succeeded();
+    assert_eq!(verdicts, parts.map(|part| (part.to_owned(), "PASS".to_owned())), "{report:#}");
+    let rows = report["parts"][0]["data"].as_array().unwrap();
+    let is_there = |stored: &str, weights: &str, dtype: &str| {
+        rows.iter()
+            .any(|row| row["stored"] == stored && row["weights"] == weights && row["precision"]["dtype"] == dtype)
+    };
+    for stored in ["bf16", "q8_0", "q4_k", "f8_e4m3"] {
+        for weights in ["expanded", "as stored", "read ahead", "attention in pieces"] {
+            assert!(
+                is_there(stored, weights, "f32") && is_there(stored, weights, "bf16"),
+                "{stored}, {weights}: {report:#}"
+            );
+        }
+    }
+    let (_, report, _) = check(&place, "devices=1;memory=536870912", "recovery", &[]);
+    let detail = report["parts"][0]["detail"].as_str().unwrap();
+    assert!(detail.contains("a limit and a full device"), "{detail}");
+}
+
+#[test]
 fn a_fault_fails_the_part_that_looks_for_it() {
     let place = Place::new();
     let faults = [
         ("facts", "arch=none", "does not tell the architecture"),
         ("operators", "error=0.003", "differs from the CPU's"),
-        ("attention", "attention=flash;error=0.005", "differs by"),
+        ("attention", "attention=flash;error=0.005", "differs from the CPU's by"),
         ("limit", "cap=ignored", "were held under a limit of"),
         ("out-of-memory", "cap=ignored", "the limit has no effect"),
         ("offload", "copies=broken", "came back changed"),
@@ -696,6 +722,10 @@ fn a_fault_fails_the_part_that_looks_for_it() {
         // Long beside what the processor does meanwhile, however busy it is.
         ("cancellation", "events=early;delay=200", "after it was cancelled"),
         ("leaks", "leak=4096", "are in use after"),
+        ("samples", "memory=100663296;product-error=0.05", "differs from the CPU's by"),
+        ("loras", "memory=100663296;product-error=0.05", "differs from the CPU's by"),
+        ("texts", "memory=100663296;product-error=0.05", "differs from the CPU's by"),
+        ("recovery", "memory=536870912;cap=ignored", "did not run out of memory"),
         ("offload", "crash=20", "crashed by signal 6"),
         ("offload", "lost=20", "the device is lost"),
     ];

@@ -33,7 +33,8 @@ pub fn widest(published: Transformer, tokens: i64, machines: &[&Machine]) -> Tra
             seconds <= SOON && parameters * 4.0 * (1.0 + BESIDE) <= machine.facts.free_bytes as f64
         })
     };
-    let halved = std::iter::successors(Some(published.heads), |heads| Some(heads / 2).filter(|heads| *heads > 1));
+    let halved =
+        std::iter::successors(Some(published.heads), |heads| Some(heads / 2).filter(|heads| heads.is_multiple_of(2)));
     let mut forms = halved.map(|heads| published.of_heads(heads));
     forms.find(is_fit).unwrap_or(published.of_heads(2))
 }

@@ -246,7 +246,8 @@ class Call {
     static std::atomic<int64_t> results{0};
     fake::Diverted host(-1);
     if (faults.nan == dtype && ++results > faults.nan_after) tensor.fill_(std::numeric_limits<double>::quiet_NaN());
-    if (convolves && faults.error != 0) tensor.mul_(1 + faults.error);
+    const double error = convolves ? faults.error : faults.product_error;
+    if (error != 0) tensor.mul_(1 + error);
   }
 
   const c10::OperatorHandle& op_;

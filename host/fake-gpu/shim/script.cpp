@@ -24,6 +24,7 @@ Script read(const char* text) {
       {"nan", [&](Value value) { script.nan = value; }},
       {"nan-after", [&](Value value) { script.nan_after = std::stoll(value); }},
       {"error", [&](Value value) { script.error = std::stod(value); }},
+      {"product-error", [&](Value value) { script.product_error = std::stod(value); }},
       {"leak", [&](Value value) { script.leak = std::stoull(value); }},
       {"cap", [&](Value value) { script.ignores_cap = value == "ignored"; }},
       {"peak", [&](Value value) { script.peak = std::stod(value); }},

@@ -17,6 +17,7 @@ struct Script {
   std::string nan;
   int64_t nan_after = 0;
   double error = 0;
+  double product_error = 0;
   uint64_t leak = 0;
   bool ignores_cap = false;
   double peak = 1;

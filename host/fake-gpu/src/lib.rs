@@ -18,6 +18,7 @@
 //! | `lost` | the operation at which the device is lost, counted from 1 | none |
 //! | `nan` | the type in which convolutions give NaN: `bf16`, `f16` or `f32` | none |
 //! | `error` | relative error of every convolution | 0 |
+//! | `product-error` | relative error of every matrix product | 0 |
 //! | `leak` | bytes that each convolution loses | 0 |
 //! | `cap` | `ignored`: the allocator's fraction has no effect | obeyed |
 //! | `peak` | factor of the reported peak | 1 |

@@ -348,17 +348,18 @@ impl View for Lazy<'_> {
     }
 }
 
-/// Norms and biases that are not ones and zeros, and matrices that keep values near 1; those of
-/// modulations give less, as gates do.
+/// Norms and biases that are not ones and zeros, and matrices that keep values near 1. The inputs of
+/// modulations have passed a SiLU: theirs are larger, so that gates are near 1 and every block
+/// counts.
 fn values(name: &str, shape: &[usize]) -> Values {
     let fan_in = shape[1..].iter().product::<usize>().max(1) as f64;
     let is = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
     let (centre, deviation) = match () {
         () if is(&["norm"]) && !name.ends_with(".bias") => (1.0, 0.2),
         () if name.ends_with(".bias") => (0.0, 0.02),
-        () if is(&["embedding.weight", "shared", "relative_attention"]) => (0.0, 1.0),
+        () if is(&["token_embedding", "position_embedding", "shared", "relative_attention"]) => (0.0, 1.0),
         () if is(&["modulation"]) && shape.len() > 2 => (0.0, 0.3),
-        () if is(&["_mod.", "modulation", "time_projection"]) => (0.0, 0.5 / fan_in.sqrt()),
+        () if is(&["_mod.", "modulation", "time_projection"]) => (0.0, 2.0 / fan_in.sqrt()),
         () => (0.0, 1.0 / fan_in.sqrt()),
     };
     Values::Spread { centre, deviation }

@@ -10,6 +10,7 @@ use tilewright_engine::{Budget, Machine, TextJob, Texts, WeightStore};
 use tilewright_models::{Checkpoint, EncoderFile, Stored};
 use tilewright_plan::{Dtype, Objective, Place, Precision, Text, TextPlan, WeightForm};
 
+use super::samples::types;
 use crate::{
     Context, Finding,
     compared::{Compared, network_tolerance},
@@ -67,13 +68,11 @@ pub fn texts(context: &Context) -> Result<Finding, String> {
         let encoder = Encoder::new(transformer, stored, tokens)?;
         let exact = TextPlan { weights: WeightForm::Expanded, ..TextPlan::plain(place(&cpu)) };
         let expected = encoder.states(&cpu, &exact)?;
-        let mut precisions: Vec<Precision> = Vec::new();
-        for (dtype, _) in context.formats(&machine, false) {
-            let of = [Precision::Uniform(dtype), Precision::Mixed(dtype)];
-            let known = of.into_iter().take(if dtype == Dtype::F32 { 1 } else { 2 });
-            precisions.extend(known.filter(|_| dtype != Dtype::Tf32));
-        }
-        precisions.dedup();
+        let of = |dtype| [Precision::Uniform(dtype), Precision::Mixed(dtype)];
+        let precisions = types(context, &machine).into_iter().flat_map(|dtype| {
+            // There is no mixture of f32 with itself.
+            of(dtype).into_iter().take(if dtype == Dtype::F32 { 1 } else { 2 })
+        });
         for precision in precisions {
             for weights in [WeightForm::Expanded, WeightForm::Packed] {
                 let plan = TextPlan { precision, weights, ..TextPlan::plain(place(&machine)) };
