@@ -722,9 +722,9 @@ fn a_fault_fails_the_part_that_looks_for_it() {
         // Long beside what the processor does meanwhile, however busy it is.
         ("cancellation", "events=early;delay=200", "after it was cancelled"),
         ("leaks", "leak=4096", "are in use after"),
-        ("samples", "memory=100663296;product-error=0.003", "differs from the CPU's by"),
-        ("loras", "memory=100663296;product-error=0.003", "differs from the CPU's by"),
-        ("texts", "memory=100663296;product-error=0.003", "differs from the CPU's by"),
+        ("samples", "memory=134217728;product-error=0.003", "differs from the CPU's by"),
+        ("loras", "memory=134217728;product-error=0.003", "differs from the CPU's by"),
+        ("texts", "memory=134217728;product-error=0.003", "differs from the CPU's by"),
         ("recovery", "memory=536870912;cap=ignored", "did not run out of memory"),
         ("offload", "crash=20", "crashed by signal 6"),
         ("offload", "lost=20", "the device is lost"),

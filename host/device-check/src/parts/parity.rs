@@ -28,7 +28,7 @@ fn operators_error(dtype: Dtype) -> f64 {
     match dtype {
         Dtype::F32 => 2e-5,
         Dtype::F16 | Dtype::Tf32 => 2e-3,
-        _ => 5e-3,
+        _ => 7e-3,
     }
 }
 
