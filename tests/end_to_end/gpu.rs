@@ -1,6 +1,9 @@
 //! The program on GPUs: the fake one of `tilewright-fake-gpu`, whose devices compute what a CPU
 //! does, count memory as a card does, and fail by a script.
 
+#[path = "gpu/check.rs"]
+mod check;
+
 use std::{
     fs,
     process::{Command, Stdio},
@@ -576,55 +579,6 @@ fn a_lost_device_ends_the_server_and_its_job_begins_anew() {
     assert_eq!(anew.end(), 0);
 }
 
-/// The verdicts of a check by part, and its report.
-fn check(place: &Place, script: &str, only: &str, further: &[&str]) -> (Vec<(String, String)>, Value, Run) {
-    check_on(place, LIBTORCH, script, only, further)
-}
-
-/// The same with a libtorch.
-fn check_on(
-    place: &Place,
-    libtorch: &str,
-    script: &str,
-    only: &str,
-    further: &[&str],
-) -> (Vec<(String, String)>, Value, Run) {
-    let arguments = ["device", "check", "--device", "cuda", "--quick", "--only", only, "--report", "report.json"];
-    // A busy machine is not taken for a hang.
-    let patience = if further.is_empty() { &["--patience", "86400"][..] } else { further };
-    checked(place, &mut command_on(place, libtorch, script, &[&arguments[..], patience].concat()))
-}
-
-/// The lines, the report and the end of a check that is about to be run.
-fn checked(place: &Place, command: &mut Command) -> (Vec<(String, String)>, Value, Run) {
-    let _ = fs::remove_file(place.path("report.json"));
-    let run = Run(command.output().unwrap());
-    let report: Value = serde_json::from_slice(&fs::read(place.path("report.json")).unwrap()).unwrap();
-    let text = |row: &Value, field: &str| row[field].as_str().unwrap().to_owned();
-    let verdicts = report["parts"].as_array().unwrap().iter().map(|row| (text(row, "part"), text(row, "verdict")));
-    (verdicts.collect(), report, run)
-}
-
-#[test]
-fn each_back_end_starts_with_its_settings() {
-    let place = Place::new();
-    let settings = |libtorch: &str| {
-        let arguments = ["device", "check", "--device", "cuda", "--quick", "--only", "facts"];
-        let arguments = [&arguments[..], &["--report", "report.json", "--patience", "86400"]].concat();
-        // By the option alone, as users give it: the program starts itself anew.
-        let mut command = command_on(&place, libtorch, ONE, &arguments);
-        let (_, report, run) = checked(&place, command.env_remove(SEARCHED));
-        run.succeeded();
-        report["parts"][0]["data"]["settings"].clone()
-    };
-    let (cuda, rocm) = (settings(LIBTORCH), settings(ROCM_LIBTORCH));
-    assert_eq!(cuda["PYTORCH_ALLOC_CONF"], "expandable_segments:True", "{cuda}");
-    assert_eq!(rocm["MIOPEN_FIND_MODE"], "FAST", "{rocm}");
-    assert_eq!(rocm["TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL"], "1", "{rocm}");
-    assert_eq!(rocm["TORCH_BLAS_PREFER_HIPBLASLT"], "1", "{rocm}");
-    assert!(rocm["PYTORCH_ALLOC_CONF"].is_null() && cuda["MIOPEN_FIND_MODE"].is_null(), "{rocm} {cuda}");
-}
-
 #[test]
 fn two_cards_of_one_kind_keep_their_own_measurements() {
     let place = Place::new();
@@ -654,97 +608,4 @@ fn nothing_waits_in_host_memory_that_is_the_devices() {
     };
     assert!(!offload(&format!("{ONE};integrated=1")));
     assert!(offload(ONE));
-}
-
-#[test]
-fn a_sound_device_passes_its_check() {
-    let place = Place::new();
-    let parts = ["facts", "order", "operators", "out-of-memory", "offload", "speed-searched", "leaks"];
-    let (verdicts, report, run) = check(&place, ONE, &parts.join(","), &[]);
-    run.succeeded();
-    let expected = parts.map(|part| {
-        let verdict = if part == "speed-searched" { "SKIPPED" } else { "PASS" };
-        (part.to_owned(), verdict.to_owned())
-    });
-    assert_eq!(verdicts, expected, "{report:#}");
-    assert_eq!(report["passed"], true);
-    let lines = run.stdout();
-    assert_eq!(lines.lines().filter(|line| line.starts_with("PASS")).count(), 6, "{lines}");
-    // It is pasted into bug reports.
-    let text = report.to_string();
-    for private in [place.path("").display().to_string(), root().display().to_string(), LIBTORCH.to_owned()] {
-        assert!(!text.contains(private.trim_end_matches('/')), "{private} is in {text}");
-    }
-}
-
-#[test]
-fn transformers_with_weights_in_every_form_pass_their_check() {
-    let place = Place::new();
-    let parts = ["samples", "loras", "texts"];
-    // So little memory that the transformers are narrow.
-    let (verdicts, report, run) = check(&place, "devices=1;memory=134217728", &parts.join(","), &[]);
-    run.succeeded();
-    assert_eq!(verdicts, parts.map(|part| (part.to_owned(), "PASS".to_owned())), "{report:#}");
-    let rows = report["parts"][0]["data"].as_array().unwrap();
-    let is_there = |stored: &str, weights: &str, dtype: &str| {
-        rows.iter()
-            .any(|row| row["stored"] == stored && row["weights"] == weights && row["precision"]["dtype"] == dtype)
-    };
-    for stored in ["bf16", "q8_0", "q4_k", "f8_e4m3"] {
-        for weights in ["expanded", "as stored", "read ahead", "attention in pieces"] {
-            assert!(
-                is_there(stored, weights, "f32") && is_there(stored, weights, "bf16"),
-                "{stored}, {weights}: {report:#}"
-            );
-        }
-    }
-    let (_, report, _) = check(&place, "devices=1;memory=536870912", "recovery", &[]);
-    let detail = report["parts"][0]["detail"].as_str().unwrap();
-    assert!(detail.contains("a limit and a full device"), "{detail}");
-}
-
-#[test]
-fn a_fault_fails_the_part_that_looks_for_it() {
-    let place = Place::new();
-    let faults = [
-        ("facts", "arch=none", "does not tell the architecture"),
-        ("operators", "error=0.003", "differs from the CPU's"),
-        ("attention", "attention=flash;error=0.005", "differs from the CPU's by"),
-        ("limit", "cap=ignored", "were held under a limit of"),
-        ("out-of-memory", "cap=ignored", "the limit has no effect"),
-        ("offload", "copies=broken", "came back changed"),
-        ("order", "error=0.005", "the picture differs from the CPU's by"),
-        // By hand also error=0.008, peak=2 and slower=5, which take minutes.
-        ("networks", "lost=2000", "the device is lost"),
-        ("estimates", "lost=2000", "the device is lost"),
-        ("speed", "lost=2000", "the device is lost"),
-        ("large-tensors", "cliff=33554433", "times as long per value"),
-        // Long beside what the processor does meanwhile, however busy it is.
-        ("cancellation", "events=early;delay=200", "after it was cancelled"),
-        ("leaks", "leak=4096", "are in use after"),
-        ("samples", "memory=134217728;product-error=0.003", "differs from the CPU's by"),
-        ("loras", "memory=134217728;product-error=0.003", "differs from the CPU's by"),
-        ("texts", "memory=134217728;product-error=0.003", "differs from the CPU's by"),
-        ("recovery", "memory=536870912;cap=ignored", "did not run out of memory"),
-        ("offload", "crash=20", "crashed by signal 6"),
-        ("offload", "lost=20", "the device is lost"),
-    ];
-    for (part, fault, words) in faults {
-        let (verdicts, report, run) = check(&place, &format!("{ONE};{fault}"), part, &[]);
-        run.failed(1, "1 of 1 parts failed");
-        assert_eq!(verdicts, [(part.to_owned(), "FAIL".to_owned())], "{fault}");
-        let detail = report["parts"][0]["detail"].as_str().unwrap();
-        assert!(detail.contains(words), "{fault}: {detail}");
-    }
-    // Each part loses a device of its own: it is a process.
-    for (parts, fault) in [(&["speed-searched", "speed-without"][..], "lost=300"), (&["leaks-expandable"], "leak=4096")]
-    {
-        let (verdicts, report, _) = check_on(&place, ROCM_LIBTORCH, &format!("{ONE};{fault}"), &parts.join(","), &[]);
-        let expected: Vec<_> = parts.iter().map(|part| ((*part).to_owned(), "FAIL".to_owned())).collect();
-        assert_eq!(verdicts, expected, "{report}");
-    }
-    let (verdicts, report, _) = check(&place, &format!("{ONE};hang=5"), "offload,out-of-memory", &["--patience", "3"]);
-    assert_eq!(verdicts.iter().filter(|(_, verdict)| verdict == "FAIL").count(), 2, "{report}");
-    assert!(report["parts"][0]["detail"].as_str().unwrap().contains("it hangs"), "{report}");
-    run(&place, ONE, &["device", "check", "--only", "nothing"]).failed(2, "the parts are facts, order, operators");
 }

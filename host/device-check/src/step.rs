@@ -18,7 +18,7 @@ const TEXT: i64 = 64;
 const SIDE: i64 = 32;
 
 /// The longest time, in seconds, that a step in f32 is to take where the width can be chosen.
-const SOON: f64 = 8.0;
+const SOON: f64 = 2.0;
 
 /// Bytes that a step takes beside its weights in f32, as a part of them.
 const BESIDE: f64 = 0.5;

@@ -19,6 +19,13 @@
 //! Tiles are blended: if the user does not allow that, exact bands of the tile's height come in
 //! their place as long as they fit.
 //!
+//! **Recent ROCm**: those reports are of older releases. With ROCm 10.1 (release candidate 3, HIP
+//! 7.16, MIOpen in use) whole decodes in bf16 take 0.39 to 1.25 s at 1024×1024, and Flux.1's 4.26 s
+//! at 2048×2048 (TheNoise, docs/CONTINUE.md at 92dd575c): tiles save memory there and no time. From
+//! that release on, pictures beyond the small ones are decoded whole in bf16 while they fit into
+//! the share of memory, then in exact bands, then in the published tiles. Releases between the
+//! reports count as older, and so does one that is not known.
+//!
 //! **Samples** go by the options of its sampler nodes:
 //!
 //! - **Type**: f32, for stability; bf16 if f32 does not fit, since f16 accumulation made bands and
@@ -46,6 +53,12 @@ const LONG: u32 = 1536;
 const TILES: [u32; 2] = [768, 1024];
 const OVERLAP: u32 = 96;
 const QUANTIZED_TILE: u32 = 512;
+
+/// The releases, of ROCm or by the version of its HIP, from which on whole decodes are fast.
+const FAST_WHOLE: [(&str, [u32; 2]); 2] = [("rocm", [10, 1]), ("hip", [7, 16])];
+
+/// Heights of bands of pictures that don't fit whole with such a release.
+const WIDE_BANDS: [u32; 3] = [1024, 768, 512];
 
 /// Smaller tiles if memory is short.
 const SMALLER: [u32; 5] = [640, 512, 384, 256, 128];
@@ -166,11 +179,23 @@ impl Gfx1151 {
         };
         let plans = sides().flat_map(|side| times.iter().map(move |time| divided(side, *time)));
         let plans = plans.flat_map(|plan| batches.iter().map(move |batch| Plan { batch: *batch, ..plan.clone() }));
+        let undivided = is_fast_whole(request).then(|| {
+            let heights = std::iter::once(request.height).chain(WIDE_BANDS);
+            heights.flat_map(|height| {
+                let plan = Plan::whole(precision).exact(request, height);
+                times.iter().map(move |time| Plan { time: *time, ..plan.clone() })
+            })
+        });
         // Tiles over the whole clip hold one tile's causal cache: for pictures whose own takes too
         // much.
         let is_clip = request.offers_carried();
         let over_all =
             sides().filter(|side| is_clip && *side < request.longest()).map(|side| divided(side, Time::Whole));
+        let undivided = undivided.into_iter().flatten().filter(|_| self.tile.is_none() && request.capabilities.exact);
+        if let Some(plan) = first(undivided, limit, tried) {
+            let reason = if plan.space == Space::Whole { "this ROCm needs no tiles" } else { "bands for memory alone" };
+            return Some(plan.because(reason));
+        }
         let reason = match precision {
             Precision::Uniform(Dtype::F32) => "published: f32 for small pictures",
             Precision::Mixed(_) => "published: mixed for medium pictures",
@@ -206,13 +231,26 @@ fn leaner(request: &Request, failed: &Plan) -> Vec<Plan> {
     published.chain(bands.map(|height| banded(height, few))).chain(last).collect()
 }
 
-/// f32 for small, mixed for medium, bf16 for large; f32 if bf16 is not available, or on a CPU.
+/// True if the libraries are of a release whose whole decodes are fast, and MIOpen is in use.
+fn is_fast_whole(request: &Request) -> bool {
+    let known = FAST_WHOLE.iter().find_map(|(name, least)| Some((version(request.hint(name)?)?, least)));
+    known.is_some_and(|(found, least)| found >= *least) && request.hint("miopen-used") != Some("false")
+}
+
+/// The first two numbers of a version, "10.1.0".
+fn version(text: &str) -> Option<[u32; 2]> {
+    let mut numbers = text.split('.').map_while(|number| number.parse().ok());
+    Some([numbers.next()?, numbers.next()?])
+}
+
+/// f32 for small, mixed for medium, bf16 for large; f32 if bf16 is not available, or on a CPU. With
+/// a release whose whole decodes are fast in it, bf16 for medium ones, too.
 fn precision(request: &Request) -> Precision {
     let pixels = u64::from(request.height) * u64::from(request.width);
     let narrow = request.has_gpu() && request.offers(Dtype::Bf16);
     if !narrow || pixels <= SMALL {
         Precision::Uniform(Dtype::F32)
-    } else if pixels <= MEDIUM {
+    } else if pixels <= MEDIUM && !is_fast_whole(request) {
         Precision::Mixed(Dtype::Bf16)
     } else {
         Precision::Uniform(Dtype::Bf16)

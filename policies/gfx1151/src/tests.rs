@@ -1,7 +1,7 @@
 //! The published settings against a host whose prices are known.
 
 use tilewright_sdk::{
-    Backend, Capabilities, Cost, Device, Direction, HostMemory, Memory, Model, Objective, StoredType, UnderWay,
+    Backend, Capabilities, Cost, Device, Direction, Hint, HostMemory, Memory, Model, Objective, StoredType, UnderWay,
     Weights, host::Stub,
 };
 
@@ -181,4 +181,54 @@ fn values_that_overflow_get_a_wider_type_where_they_run() {
     let next = policy().decide(&tight, &[Attempt { plan, failure }]).unwrap();
     assert!(matches!(next.space, Space::Exact(_)), "{next:?}");
     assert_eq!(next.precision.word(), "f32");
+}
+
+/// A request with versions of the libraries.
+fn with_hints(request: Request, hints: &[(&str, &str)]) -> Request {
+    let hints = hints.iter().map(|(name, value)| Hint { name: (*name).into(), value: (*value).into() }).collect();
+    Request { hints, ..request }
+}
+
+#[test]
+fn recent_releases_decode_whole_and_older_ones_in_tiles() {
+    let decided = |hints: &[(&str, &str)]| {
+        let plan = decide(&with_hints(request(1664, 928, 1), hints));
+        (plan.space, plan.precision.word())
+    };
+    let whole = (Space::Whole, "bf16");
+    assert_eq!(decided(&[("rocm", "10.1.0")]), whole);
+    assert_eq!(decided(&[("rocm", "11.0"), ("hip", "7.2.53211")]), whole);
+    assert_eq!(decided(&[("hip", "7.16.12345")]), whole);
+    let tiled = (Space::Blended(Tile { height: 928, width: 1024, overlap: 96 }), "bf16");
+    let older: [&[(&str, &str)]; 7] = [
+        &[],
+        &[("rocm", "7.2.1")],
+        &[("rocm", "10.0.9"), ("hip", "7.16.0")],
+        &[("hip", "7.13.1")],
+        &[("rocm", "")],
+        &[("rocm", "99999999999.1"), ("miopen", "3.5")],
+        &[("rocm", "10.1.0"), ("miopen-used", "false")],
+    ];
+    for hints in older {
+        assert_eq!(decided(hints), tiled, "{hints:?}");
+    }
+}
+
+#[test]
+fn recent_releases_take_bands_and_then_tiles_for_memory_alone() {
+    let mut request = with_hints(request(2048, 2048, 1), &[("rocm", "10.1.0")]);
+    let whole = decide(&request);
+    assert_eq!((whole.space, whole.precision.word()), (Space::Whole, "bf16"));
+    let bands = |height| Space::Exact(Tile { height, width: 2048, overlap: 0 });
+    request.limit_bytes = price(&request, &whole).held() - 1;
+    let plan = decide(&request);
+    assert_eq!((plan.space, plan.precision.word()), (bands(1024), "bf16"));
+    let next = ran_out(&request, plan).unwrap();
+    assert_eq!(next.space, bands(512));
+    request.limit_bytes = price(&request, &next).held() / 4;
+    assert!(matches!(decide(&request).space, Space::Blended(_)));
+    // The user's own tile counts.
+    let settings = Gfx1151::describe().defaults().with("tile", 512);
+    let plan = Gfx1151::configure(&settings).unwrap().decide(&with_hints(request, &[("rocm", "10.1.0")]), &[]).unwrap();
+    assert_eq!(plan.space, Space::Blended(Tile::square(512, 96)));
 }
