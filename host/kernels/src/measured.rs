@@ -109,6 +109,10 @@ pub struct Measured {
     /// products; none of a device without it.
     #[serde(default)]
     pub miopen: Option<bool>,
+    /// True if MIOpen has quick kernels for inputs of any size; older releases have none from 2 GiB
+    /// of products' operands on.
+    #[serde(default)]
+    pub large_convolutions: bool,
     /// True if there was too little time to measure f32 properly: the device was busy, or is slow.
     #[serde(default)]
     pub hurried: bool,
@@ -188,6 +192,7 @@ mod tests {
             disturbed: false,
             int8_per_product: None,
             fp8_per_product: None,
+            large_convolutions: false,
             expansion: None,
         };
         assert_eq!(measured.fast_dtypes(), [Dtype::Bf16, Dtype::F32]);

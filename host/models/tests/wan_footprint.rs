@@ -40,6 +40,7 @@ fn device() -> Measured {
         disturbed: false,
         int8_per_product: None,
         fp8_per_product: None,
+        large_convolutions: false,
         expansion: None,
     }
 }

@@ -27,6 +27,7 @@ fn measured(backend: Backend, fused_attention: bool) -> Measured {
         disturbed: false,
         int8_per_product: None,
         fp8_per_product: None,
+        large_convolutions: false,
         expansion: None,
     }
 }

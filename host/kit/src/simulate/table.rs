@@ -133,9 +133,12 @@ pub struct Choice {
 }
 
 impl<W: Simulated> Entry<W> {
-    /// The measurement, if there is one.
+    /// The measurement, if there is one. Others publish times without memory: the memory is the
+    /// estimate's then.
     pub fn measured(&self) -> Option<Choice> {
-        Some(Choice { plan: self.plan.clone().into(), elapsed_ms: self.elapsed_ms?, peak_bytes: self.peak_bytes? })
+        let elapsed_ms = self.elapsed_ms?;
+        let peak_bytes = self.peak_bytes.or_else(|| self.estimate.as_ref().map(W::held_bytes))?;
+        Some(Choice { plan: self.plan.clone().into(), elapsed_ms, peak_bytes })
     }
 }
 

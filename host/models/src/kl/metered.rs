@@ -215,6 +215,7 @@ mod tests {
             disturbed: false,
             int8_per_product: None,
             fp8_per_product: None,
+            large_convolutions: false,
             expansion: None,
         }
     }

@@ -3,9 +3,9 @@
 use tilewright_kernels::{ExpansionRate, Kernels, Measured, Rate, Scratch, Speed};
 use tilewright_plan::{Backend, Dtype};
 
-/// The bytes of a convolution's input, once for each of its taps, from which MIOpen has no kernel
-/// but its naive one: its products' workspaces end there (ROCm/MIOpen issues 148 and 3081,
-/// ROCm/TheRock issue 5845).
+/// The bytes of a convolution's input, once for each of its taps, from which older releases of
+/// MIOpen have no kernel but the naive one: the workspaces of products end there (ROCm/MIOpen
+/// issues 148 and 3081, ROCm/TheRock issue 5845).
 const MIOPEN_MOST: u64 = 1 << 31;
 
 /// The costs of a format's operations on a device, as far as they are measured.
@@ -76,7 +76,10 @@ impl Costs {
                 .map(|of| of.and_then(|of| of.norm_bytes_per_second).unwrap_or(measured.bytes_per_second)),
             kernels: *kernels,
             expansion: measured.expansion.filter(|_| !kernels.on_cpu),
-            slow_from: (measured.backend == Backend::Rocm && measured.miopen != Some(false)).then_some(MIOPEN_MOST),
+            slow_from: (measured.backend == Backend::Rocm
+                && measured.miopen != Some(false)
+                && !measured.large_convolutions)
+                .then_some(MIOPEN_MOST),
             ..speed.into()
         }
     }

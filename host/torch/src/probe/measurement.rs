@@ -304,6 +304,7 @@ impl<'a, B: Bench> Measurement<'a, B> {
             transfer_bytes_per_second,
             backend: self.backend,
             miopen: None,
+            large_convolutions: false,
             hurried: self.hurried,
             disturbed: self.bench.taken() > whole.mul_f64(MOST_TAKEN),
         })
