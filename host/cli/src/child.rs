@@ -47,6 +47,10 @@ pub fn run(command: &mut Command, patience: Duration) -> io::Result<End> {
         while start.elapsed() < LAST && matches!(child.try_wait(), Ok(None)) {
             thread::sleep(PAUSE);
         }
+        if matches!(child.try_wait(), Ok(None)) {
+            // It is taken off the table of processes when it ends at last.
+            thread::spawn(move || child.wait());
+        }
         return Ok(signals::status().map_or(End::Hung, End::Interrupted));
     };
     let (stdout, stderr) = (stdout.join().unwrap_or_default(), stderr.join().unwrap_or_default());

@@ -2,7 +2,9 @@
 
 use std::{fmt::Debug, sync::Arc};
 
-use tilewright_plan::{CostModel, Dtype, Record, Trial, Work};
+use tch::Device;
+use tilewright_models::{AnyConfig, NetworkFile};
+use tilewright_plan::{CostModel, Dtype, Record, Trial, WeightForm, Work};
 
 use crate::work::Runnable;
 
@@ -12,6 +14,20 @@ pub(crate) const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::Bf16, Dtype::F16];
 /// The factor between what was measured and what was expected, if anything was.
 pub(crate) fn ratio(measured: f64, estimated: f64) -> Option<f64> {
     (estimated > 0.0).then(|| measured / estimated)
+}
+
+/// The most bytes that a device holds beside expanded weights while they are loaded: a GPU gets
+/// them as they are stored, and expands them itself.
+pub(crate) fn loading_bytes<C: AnyConfig>(
+    file: &NetworkFile<C>,
+    weights: WeightForm,
+    device: Device,
+    dtype: Dtype,
+) -> u64 {
+    match (weights, device) {
+        (WeightForm::Expanded, Device::Cuda(_)) => file.expanding_bytes(dtype),
+        _ => 0,
+    }
 }
 
 /// The prices of plans for one job. Without tensors, so that a policy may ask from any thread.

@@ -55,6 +55,19 @@ pub fn pieces_bytes(samples: i64, [tokens, others]: [i64; 2], width: i64, dtype:
     samples.saturating_mul(arranged + scores + 3 * rows * width * each).max(0) as u64
 }
 
+/// The widest head that libtorch's flash attention takes on a GPU (pytorch v2.11.0,
+/// aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
+const FLASH_WIDTH: i64 = 256;
+
+/// Bytes that fused attention holds on a GPU beside its operands and result: a sum and a maximum for
+/// each query; of heads wider than flash attention takes also the result in f32, if its own type is
+/// narrower (pytorch v2.11.0, aten/src/ATen/native/transformers/cuda/attention.cu,
+/// `kNeedsOutputAccumulatorBuffer`). `samples` counts heads, too.
+pub fn gpu_fused_bytes(samples: i64, tokens: i64, width: i64, dtype: Dtype) -> u64 {
+    let sums = if width > FLASH_WIDTH && dtype != Dtype::F32 { width.saturating_mul(4) } else { 0 };
+    samples.saturating_mul(tokens).saturating_mul(sums.saturating_add(8)).max(0) as u64
+}
+
 /// Queries and keys of a block in `shim/multi_head.cpp`, columns of a product, and channels of a
 /// register.
 const QUERIES: i64 = 64;
@@ -121,5 +134,14 @@ mod tests {
         let bytes = pieces_bytes(heads, [tokens, tokens], 128, Dtype::Bf16, None);
         let keys_and_values = (2 * 2 * heads * tokens * 128) as u64;
         assert!(bytes < keys_and_values + 10 * SCORES as u64, "{bytes}");
+    }
+
+    #[test]
+    fn wide_heads_on_a_gpu_have_their_result_in_f32_beside_it() {
+        // A middle block of 512 channels at 1024×1024: 33.5 MB.
+        assert_eq!(gpu_fused_bytes(1, 16_384, 512, Dtype::Bf16), 16_384 * (4 * 512 + 8));
+        assert_eq!(gpu_fused_bytes(1, 16_384, 512, Dtype::F32), 16_384 * 8);
+        // A denoiser's heads.
+        assert_eq!(gpu_fused_bytes(24, 4608, 128, Dtype::Bf16), 24 * 4608 * 8);
     }
 }

@@ -14,7 +14,9 @@ mod products;
 mod stored;
 mod winograd;
 
-pub use attention::{SCORES, biased_bytes, heads_of_biased, pieces_bytes, plain_bytes, plain_rows, rows_of_pieces};
+pub use attention::{
+    SCORES, biased_bytes, gpu_fused_bytes, heads_of_biased, pieces_bytes, plain_bytes, plain_rows, rows_of_pieces,
+};
 pub use expansion::{Expansion, ExpansionRate};
 pub use group_norm::{CPU_PIECE, GPU_PIECE, GROUP_NORM_LAUNCHES, group_norm_bytes, group_norm_passes};
 pub use kernels::Kernels;

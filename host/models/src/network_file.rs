@@ -7,7 +7,7 @@ mod loaded;
 use std::{fmt::Debug, ops::Deref};
 
 use tilewright_checkpoint::Stored;
-use tilewright_kernels::{Expansion, expanded_rows, expanding_bytes};
+use tilewright_kernels::{Expansion, Scaling, expanded_rows, expanding_bytes};
 use tilewright_nn::{ComputeFormat, Costs, Listing, Meter, Needed, TokenOps, TokenScope};
 use tilewright_plan::Dtype;
 
@@ -132,6 +132,10 @@ pub struct NetworkFile<C> {
     pub stored_types: Vec<(Stored, u64)>,
     /// The file's tensors of each block.
     blocks: Vec<Vec<String>>,
+    /// The most bytes held while the weights are expanded to each type.
+    expanding: [(Dtype, u64); 3],
+    /// Matrices are stored in FP8 (E4M3), with one scale for all values at most.
+    has_fp8_products: bool,
 }
 
 impl<C: AnyConfig> NetworkFile<C> {
@@ -144,6 +148,8 @@ impl<C: AnyConfig> NetworkFile<C> {
             stored_bytes: file.stored_bytes(&weights),
             stored_types: file.stored_types(&weights),
             blocks,
+            expanding: [Dtype::F32, Dtype::Bf16, Dtype::F16].map(|dtype| (dtype, expanding(&file, &weights, dtype))),
+            has_fp8_products: has_fp8_products(&file, &weights),
             file,
             config,
         })
@@ -194,24 +200,16 @@ impl<C: AnyConfig> NetworkFile<C> {
         Ok(self.config.weights()?.iter().map(bytes).sum::<u64>() + changes)
     }
 
-    /// The most bytes that a device holds beside the weights while they are loaded expanded: a
+    /// The most bytes that a device holds beside the weights while it expands them to a type: a
     /// matrix as it is stored, and the rows of it that are expanded at once.
-    ///
-    /// # Errors
-    /// Never: nothing is loaded.
-    pub fn expanding_bytes(&self, dtype: Dtype) -> Result<u64> {
-        let file = self.file.file();
-        let of = |part: &String| {
-            let (stored, scaling) = file.stored_matrix(part)?;
-            let [rows, columns] = <[usize; 2]>::try_from(file.matrix_shape(part)?).ok()?;
-            if Expansion::of(stored, scaling, dtype) == Expansion::default() {
-                return None;
-            }
-            let at_once = expanded_rows(columns as i64, dtype).min(rows as i64) as u64;
-            Some(stored.bytes(&[rows, columns])? as u64 + expanding_bytes(at_once * columns as u64, dtype))
-        };
-        let of_all = |needed: &Needed| self.file.stored_names(&needed.name).0.iter().filter_map(of).max();
-        Ok(self.config.weights()?.iter().filter_map(of_all).max().unwrap_or_default())
+    pub fn expanding_bytes(&self, dtype: Dtype) -> u64 {
+        self.expanding.iter().find(|(of, _)| *of == dtype).map_or(0, |(_, bytes)| *bytes)
+    }
+
+    /// True if matrices can be multiplied in FP8 as they are stored. Those with a scale for each
+    /// row, or for groups of values, have to be expanded.
+    pub const fn has_fp8_products(&self) -> bool {
+        self.has_fp8_products
     }
 
     fn is_of_a_block(&self, needed: &Needed) -> bool {
@@ -234,6 +232,31 @@ impl<C: AnyConfig> NetworkFile<C> {
     pub fn give_back(&self, block: usize) {
         self.blocks.get(block).into_iter().flatten().for_each(|name| self.file.file().give_back(name));
     }
+}
+
+/// The most bytes of [`NetworkFile::expanding_bytes`].
+fn expanding(network: &TransformerFile, weights: &[Needed], dtype: Dtype) -> u64 {
+    let file = network.file();
+    let of = |part: &String| {
+        let (stored, scaling) = file.stored_matrix(part)?;
+        let [rows, columns] = <[usize; 2]>::try_from(file.matrix_shape(part)?).ok()?;
+        if Expansion::of(stored, scaling, dtype) == Expansion::default() {
+            return None;
+        }
+        let at_once = expanded_rows(columns as i64, dtype).min(rows as i64) as u64;
+        Some(stored.bytes(&[rows, columns])? as u64 + expanding_bytes(at_once * columns as u64, dtype))
+    };
+    let of_all = |needed: &Needed| network.stored_names(&needed.name).0.iter().filter_map(of).max();
+    weights.iter().filter_map(of_all).max().unwrap_or_default()
+}
+
+/// The fact of [`NetworkFile::has_fp8_products`].
+fn has_fp8_products(network: &TransformerFile, weights: &[Needed]) -> bool {
+    let is_one = |part: &String| {
+        let stored = network.file().stored_matrix(part);
+        stored.is_some_and(|(stored, scaling)| stored == Stored::F8E4m3 && scaling != Scaling::Several)
+    };
+    weights.iter().any(|needed| network.stored_names(&needed.name).0.iter().any(is_one))
 }
 
 fn elements(needed: &Needed) -> u64 {

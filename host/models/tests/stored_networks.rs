@@ -196,3 +196,29 @@ fn widths_that_no_network_has_are_refused() {
         assert!(error.contains("with axes"), "{error}");
     }
 }
+
+#[test]
+fn products_in_fp8_need_one_scale_for_a_matrix() {
+    let folder = tempfile::tempdir().unwrap();
+    let has_products = |scales: &str| {
+        let mut tensors = Tensors::new();
+        for (name, stored) in rewritten(FLUX, |name, tensor| (name.to_owned(), "F32", tensor)) {
+            let is_matrix = stored.1.len() == 2 && name.contains("blocks.");
+            if !is_matrix || scales.is_empty() {
+                tensors.insert(name, stored);
+                continue;
+            }
+            let [rows, columns] = [stored.1[0], stored.1[1]];
+            let count = if scales == "rows" { rows } else { 1 };
+            let shape = if scales == "rows" { vec![rows, 1] } else { Vec::new() };
+            tensors
+                .insert(name.replace(".weight", ".weight_scale"), ("F32", shape, 0.01_f32.to_le_bytes().repeat(count)));
+            tensors.insert(name, ("F8_E4M3", vec![rows, columns], vec![0x38; rows * columns]));
+        }
+        let path = folder.path().join(format!("{scales}.safetensors"));
+        write(&path, &tensors);
+        DenoiserFile::open(Checkpoint::open(&path).unwrap()).unwrap().has_fp8_products()
+    };
+    assert!(has_products("one"));
+    assert!(!has_products("rows") && !has_products(""));
+}

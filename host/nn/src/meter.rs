@@ -10,7 +10,8 @@ mod tokens;
 use std::{ops::Range, rc::Rc};
 
 use tilewright_kernels::{
-    CPU_PIECE, GROUP_NORM_LAUNCHES, group_norm_bytes, group_norm_passes, plain_bytes, winograd_weight_bytes,
+    CPU_PIECE, GROUP_NORM_LAUNCHES, gpu_fused_bytes, group_norm_bytes, group_norm_passes, plain_bytes,
+    winograd_weight_bytes,
 };
 use tilewright_plan::{Dtype, Layout};
 
@@ -427,8 +428,7 @@ impl Ops for Meter {
             return Ok(output);
         }
         if !self.costs.kernels.on_cpu {
-            // Sums and maxima per query.
-            self.touch((8.0 * samples * tokens) as u64);
+            self.touch(gpu_fused_bytes(shapes[0][0], shapes[0][1], shapes[0][2], query.dtype));
             return Ok(output);
         }
         // libtorch's fused attention takes 256 queries per thread at once, and a smaller block if

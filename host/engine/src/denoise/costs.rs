@@ -22,7 +22,7 @@ use tilewright_torch::{device, kernels};
 use super::{Denoiser, passes::passes, shape::SampleShape};
 use crate::{
     Error, Machine, Result, WeightKey,
-    costs::{DTYPES, Prices, ratio},
+    costs::{DTYPES, Prices, loading_bytes, ratio},
 };
 
 /// The blocks that a streamed network holds at once besides those that are read ahead: the one at
@@ -205,6 +205,10 @@ impl DenoisePrices {
             let needed = "and f8_e4m3 is needed";
             return Err(Error::NotOffered(format!("products=fp8: the weights are stored as {stored}, {needed}")));
         }
+        if !self.experts.iter().all(|file| file.has_fp8_products()) {
+            let reason = "its matrices have scales for rows or groups of values, and one for each matrix is needed";
+            return Err(Error::NotOffered(format!("products=fp8: {reason}")));
+        }
         Ok(())
     }
 
@@ -214,17 +218,6 @@ impl DenoisePrices {
         let of = |file: &Arc<DenoiserFile>| file.resident_bytes(format, residency).map_err(Error::Model);
         let all = self.experts.iter().map(of).collect::<Result<Vec<u64>>>()?;
         Ok(all.into_iter().max().unwrap_or_default())
-    }
-
-    /// The most bytes beside the weights while they are loaded: a GPU expands them itself.
-    fn expanding_bytes(&self, plan: &DenoisePlan, format: ComputeFormat) -> Result<u64> {
-        match (plan.weights, self.device) {
-            (WeightForm::Expanded, Device::Cuda(_)) => {
-                let of = |file: &Arc<DenoiserFile>| file.expanding_bytes(format.product_dtype);
-                Ok(self.experts.iter().map(of).try_fold(0, |most: u64, bytes| bytes.map(|bytes| most.max(bytes)))?)
-            }
-            _ => Ok(0),
-        }
     }
 
     /// False if matrices are expanded already and it matters: a processor with products of its own
@@ -263,7 +256,8 @@ impl Prices<Denoise> for DenoisePrices {
         let expands_rows = self.expands_rows(plan, format);
         let costs = Costs { fused_attention, expands_rows, ..Costs::new(speed, &self.measured, &self.kernels()) };
         let (peak, seconds) = self.metered(format, costs, plan)?;
-        let peak = peak.max(self.expanding_bytes(plan, format).map_err(|error| error.to_string())?);
+        let loading = |file: &Arc<DenoiserFile>| loading_bytes(file, plan.weights, self.device, format.product_dtype);
+        let peak = self.experts.iter().map(loading).fold(peak, u64::max);
         let model = &self.model;
         let resident = self.resident_bytes(plan, format).map_err(|error| error.to_string())?;
         let blocks = self.experts[0].block_bytes();

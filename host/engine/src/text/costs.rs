@@ -19,7 +19,7 @@ use tilewright_torch::kernels;
 use super::{Texts, USUAL_TOKENS};
 use crate::{
     Error, Machine, Result, WeightKey,
-    costs::{DTYPES, Prices, ratio},
+    costs::{DTYPES, Prices, loading_bytes, ratio},
     denoise::EXPANDED_TRAVERSALS,
 };
 
@@ -297,13 +297,7 @@ impl Prices<Text> for TextPrices {
         let seat = self.seat(plan.place).map_err(words)?;
         let format = format(plan.precision).map_err(words)?;
         let (peak, seconds) = self.metered(plan, format, seat)?;
-        let peak = match (plan.weights, seat.device) {
-            (WeightForm::Expanded, Device::Cuda(_)) => {
-                // A GPU expands them itself while they are loaded.
-                peak.max(self.encoder.expanding_bytes(format.product_dtype).map_err(|error| error.to_string())?)
-            }
-            _ => peak,
-        };
+        let peak = peak.max(loading_bytes(&self.encoder, plan.weights, seat.device, format.product_dtype));
         let weights = self.weight_bytes(plan).map_err(words)?;
         let (load, reading) = self.weight_seconds(plan.weights, format, seat).map_err(words)?;
         let is_loaded = self.idle.contains(&self.key(plan).map_err(words)?);

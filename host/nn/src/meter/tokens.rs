@@ -1,7 +1,7 @@
 //! Operations on tokens, counted.
 
 use tilewright_kernels::{
-    Expansion, FP8_SIDES, Scaling, Stored, biased_bytes, expanded_rows, expanding_bytes, pieces_bytes,
+    Expansion, FP8_SIDES, Scaling, Stored, biased_bytes, expanded_rows, expanding_bytes, gpu_fused_bytes, pieces_bytes,
 };
 use tilewright_plan::{Dtype, Products};
 
@@ -335,11 +335,14 @@ impl TokenOps for Meter {
             self.moves((if add { 3 } else { 2 }) * query.bytes());
         }
         let _result = self.hold(query.bytes());
-        let scratch = match self.costs.kernels.on_cpu {
-            true => self.costs.kernels.library_scratch_bytes([tokens, others], width / heads, query.dtype),
-            false => 0,
-        };
-        self.touch(scratch + 8 * (batch * heads * tokens) as u64);
+        let (samples, each) = (batch * heads, width / heads);
+        self.touch(match self.costs.kernels.on_cpu {
+            true => {
+                let scratch = self.costs.kernels.library_scratch_bytes([tokens, others], each, query.dtype);
+                scratch + 8 * (samples * tokens) as u64
+            }
+            false => gpu_fused_bytes(samples, tokens, each, query.dtype),
+        });
         Ok(())
     }
 
