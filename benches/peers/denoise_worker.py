@@ -3,7 +3,7 @@
     python denoise_worker.py '{"contestant": …, "family": …, "weights": …, "inputs": …, "sigma": …, "guidance": …, "threads": …}'
 
 One command a line on standard input, one JSON object a line on standard output: `forward` answers with elapsed_s of the transformer's call
-alone, `output PATH` also keeps the velocity. Weights are original names', a .gguf file's or a .safetensors file's.
+alone, `output PATH` also keeps the velocity, `profile` answers with a table of a GPU's kernels. `device` is optional. Weights are original names', a .gguf file's or a .safetensors file's.
 """
 
 import json
@@ -74,14 +74,17 @@ class Worker:
         torch.set_num_threads(options["threads"])
         torch.set_grad_enabled(False)
         torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = False
+        self.device = options.get("device", "cpu")
         # diffusers-PRECISION, diffusers-PRECISION-compiled, openvino-PRECISION
         library, precision, *rest = options["contestant"].split("-")
         dtype, path = DTYPES[precision], Path(options["weights"])
         read = from_gguf if path.suffix == ".gguf" else from_safetensors
         # OpenVINO is told what to compute in, and given weights in f32.
-        self.network = read(options["family"], path, torch.float32 if library == "openvino" else dtype).eval()
+        self.network = read(options["family"], path, torch.float32 if library == "openvino" else dtype).eval().to(self.device)
         given = load_file(options["inputs"])
         self.arguments = {"flux": flux_arguments, "wan": wan_arguments}[options["family"]](given, dtype, options)
+        self.arguments = {name: value if value is None else value.to(self.device) for name, value in self.arguments.items()}
         self.shape = given["noise"].shape
         if "compiled" in rest:
             # Block by block: diffusers' own advice for transformers, and the quickest to compile.
@@ -96,12 +99,26 @@ class Worker:
         velocity, elapsed = self.timed()
         if len(self.shape) == 4:
             velocity = FluxPipeline._unpack_latents(velocity, self.shape[2] * 8, self.shape[3] * 8, 8)
-        save_file({"velocity": velocity.float().contiguous()}, path)
+        save_file({"velocity": velocity.float().cpu().contiguous()}, path)
         return {"elapsed_s": elapsed}
 
+    def profile(self):
+        """A table of the kernels that take the most time."""
+        from torch.profiler import ProfilerActivity, profile
+
+        with profile(activities=[ProfilerActivity.CUDA]) as found:
+            self.timed()
+        return {"profile": found.key_averages().table(sort_by="cuda_time_total", row_limit=14, max_name_column_width=60)}
+
+    def synchronize(self):
+        if self.device != "cpu":
+            torch.cuda.synchronize()
+
     def timed(self):
+        self.synchronize()
         start = time.perf_counter()
         velocity = self.network(**self.arguments, return_dict=False)[0]
+        self.synchronize()
         return velocity, time.perf_counter() - start
 
 
