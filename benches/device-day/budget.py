@@ -1,5 +1,7 @@
 """The time of a run: each step has a share, and none takes what later ones need at least."""
 
+import os
+import signal
 import subprocess
 import time
 
@@ -24,15 +26,22 @@ def run(command, allowed_s, least_s=1.0):
     """→ standard output."""
     if allowed_s < least_s:
         raise Failed(f"not run: {allowed_s:.0f} s were left")
+    words = [str(word) for word in command]
     try:
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=allowed_s)
-    except subprocess.TimeoutExpired:
-        raise Failed(f"stopped after {allowed_s:.0f} s") from None
+        # A session of its own, so that processes which it started end with it.
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
     except OSError as error:
         raise Failed(str(error)) from None
-    if done.returncode:
-        raise Failed(last_line(done.stderr) or f"ended with {done.returncode}")
-    return done.stdout
+    try:
+        printed, said = process.communicate(timeout=allowed_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise Failed(f"stopped after {allowed_s:.0f} s") from None
+    if process.returncode:
+        print("\n".join(said.splitlines()[-20:]), flush=True)
+        raise Failed(last_line(said) or f"ended with {process.returncode}")
+    return printed
 
 
 def last_line(text):

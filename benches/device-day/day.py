@@ -47,6 +47,7 @@ class Day:
         found = self.step(name, share, work)
         row = {"name": name} | (found if found is not None else {"failed": self.found["steps"][-1]["outcome"]})
         self.found["rows"].append(row)
+        self.write()
 
     def write(self):
         (self.args.out / "day.json").write_text(json.dumps(self.found, indent=1) + "\n")

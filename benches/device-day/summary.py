@@ -14,8 +14,7 @@ GOALS = [
     ("Q4_K packed", "tw-q4k-packed", "tw-q4k-expanded", 1.15),
     ("Q8_0 packed", "tw-q8-packed", "tw-q8-expanded", 1.15),
 ]
-# Multiplications of a double and a single block of Flux at equal length, as parts of one another: 4608 × 3072² × (24, 24)
-# in both, as each token goes through as many weights in either.
+# A token goes through 12 × 3072² weights in a double block and in a single one, so that both count alike.
 WHOLE_BLOCKS = 19 + 38
 
 
@@ -74,3 +73,6 @@ def markdown(found):
     for one in card.get("attention", []):
         yield (f"- attention of {one['heads']} heads, {one['length']} × {one['width']}: PyTorch picks {one['choice']},"
                f" {one['ms']:.2f} ms, {one['tflops']:.0f} TFLOP/s")
+    for row in found["rows"]:
+        if "profile" in row:
+            yield from ["", f"Kernels of {row['name']}:", "", "```", row["profile"].strip(), "```"]

@@ -27,7 +27,7 @@ class TestBudget(unittest.TestCase):
         with self.assertRaisesRegex(budget.Failed, "^second$"):
             budget.run(["sh", "-c", "echo first >&2; echo second >&2; exit 3"], 30)
         with self.assertRaisesRegex(budget.Failed, "stopped after 1 s"):
-            budget.run(["sleep", "60"], 1)
+            budget.run(["sh", "-c", "sleep 60 & sleep 60"], 1)
 
 
 class TestSummary(unittest.TestCase):
