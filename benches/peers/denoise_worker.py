@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import torch
-from diffusers import FluxPipeline, GGUFQuantizationConfig
+from diffusers import GGUFQuantizationConfig
 from safetensors.torch import load_file, save_file
 
 from network import Unfit  # also puts tests/judge on the path
@@ -98,7 +98,7 @@ class Worker:
     def output(self, path):
         velocity, elapsed = self.timed()
         if len(self.shape) == 4:
-            velocity = FluxPipeline._unpack_latents(velocity, self.shape[2] * 8, self.shape[3] * 8, 8)
+            velocity = unpacked(velocity, self.shape)
         save_file({"velocity": velocity.float().cpu().contiguous()}, path)
         return {"elapsed_s": elapsed}
 
@@ -147,17 +147,36 @@ class OpenVino:
         return [torch.from_numpy(self.compiled(given)[0])]
 
 
+# Flux's tokens, as diffusers' pipeline makes them, which can't be imported without the package transformers.
+def packed(latent):
+    count, channels, height, width = latent.shape
+    parts = latent.view(count, channels, height // 2, 2, width // 2, 2).permute(0, 2, 4, 1, 3, 5)
+    return parts.reshape(count, height * width // 4, channels * 4)
+
+
+def unpacked(tokens, shape):
+    count, channels, height, width = shape
+    return tokens.view(count, height // 2, width // 2, channels, 2, 2).permute(0, 3, 1, 4, 2, 5).reshape(shape)
+
+
+def places(height, width):
+    ids = torch.zeros(height, width, 3)
+    ids[..., 1] += torch.arange(height)[:, None]
+    ids[..., 2] += torch.arange(width)[None]
+    return ids.reshape(-1, 3)
+
+
 def flux_arguments(given, dtype, options):
-    count, channels, height, width = given["noise"].shape
+    height, width = given["noise"].shape[2:]
     text = given["prompt_embeds"].to(dtype)
     return {
-        "hidden_states": FluxPipeline._pack_latents(given["noise"].to(dtype), count, channels, height, width),
+        "hidden_states": packed(given["noise"].to(dtype)),
         "timestep": torch.tensor([options["sigma"]], dtype=dtype),
         "guidance": torch.tensor([options["guidance"]], dtype=torch.float32) if options["guidance"] is not None else None,
         "pooled_projections": given["pooled_prompt_embeds"].to(dtype),
         "encoder_hidden_states": text,
         "txt_ids": torch.zeros(text.shape[1], 3),
-        "img_ids": FluxPipeline._prepare_latent_image_ids(count, height // 2, width // 2, "cpu", torch.float32),
+        "img_ids": places(height // 2, width // 2),
     }
 
 
