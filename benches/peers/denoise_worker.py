@@ -3,7 +3,7 @@
     python denoise_worker.py '{"contestant": …, "family": …, "weights": …, "inputs": …, "sigma": …, "guidance": …, "threads": …}'
 
 One command a line on standard input, one JSON object a line on standard output: `forward` answers with elapsed_s of the transformer's call
-alone, `output PATH` also keeps the velocity. Weights are original names', a .gguf file's or a .safetensors file's.
+alone, `output PATH` also keeps the velocity, `profile` answers with a table of a GPU's kernels. `device` is optional. Weights are original names', a .gguf file's or a .safetensors file's.
 """
 
 import json
@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import torch
-from diffusers import FluxPipeline, GGUFQuantizationConfig
+from diffusers import GGUFQuantizationConfig
 from safetensors.torch import load_file, save_file
 
 from network import Unfit  # also puts tests/judge on the path
@@ -74,14 +74,17 @@ class Worker:
         torch.set_num_threads(options["threads"])
         torch.set_grad_enabled(False)
         torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = False
+        self.device = options.get("device", "cpu")
         # diffusers-PRECISION, diffusers-PRECISION-compiled, openvino-PRECISION
         library, precision, *rest = options["contestant"].split("-")
         dtype, path = DTYPES[precision], Path(options["weights"])
         read = from_gguf if path.suffix == ".gguf" else from_safetensors
         # OpenVINO is told what to compute in, and given weights in f32.
-        self.network = read(options["family"], path, torch.float32 if library == "openvino" else dtype).eval()
+        self.network = read(options["family"], path, torch.float32 if library == "openvino" else dtype).eval().to(self.device)
         given = load_file(options["inputs"])
         self.arguments = {"flux": flux_arguments, "wan": wan_arguments}[options["family"]](given, dtype, options)
+        self.arguments = {name: value if value is None else value.to(self.device) for name, value in self.arguments.items()}
         self.shape = given["noise"].shape
         if "compiled" in rest:
             # Block by block: diffusers' own advice for transformers, and the quickest to compile.
@@ -95,13 +98,27 @@ class Worker:
     def output(self, path):
         velocity, elapsed = self.timed()
         if len(self.shape) == 4:
-            velocity = FluxPipeline._unpack_latents(velocity, self.shape[2] * 8, self.shape[3] * 8, 8)
-        save_file({"velocity": velocity.float().contiguous()}, path)
+            velocity = unpacked(velocity, self.shape)
+        save_file({"velocity": velocity.float().cpu().contiguous()}, path)
         return {"elapsed_s": elapsed}
 
+    def profile(self):
+        """A table of the kernels that take the most time."""
+        from torch.profiler import ProfilerActivity, profile
+
+        with profile(activities=[ProfilerActivity.CUDA]) as found:
+            self.timed()
+        return {"profile": found.key_averages().table(sort_by="cuda_time_total", row_limit=14, max_name_column_width=60)}
+
+    def synchronize(self):
+        if self.device != "cpu":
+            torch.cuda.synchronize()
+
     def timed(self):
+        self.synchronize()
         start = time.perf_counter()
         velocity = self.network(**self.arguments, return_dict=False)[0]
+        self.synchronize()
         return velocity, time.perf_counter() - start
 
 
@@ -130,17 +147,36 @@ class OpenVino:
         return [torch.from_numpy(self.compiled(given)[0])]
 
 
+# Flux's tokens, as diffusers' pipeline makes them, which can't be imported without the package transformers.
+def packed(latent):
+    count, channels, height, width = latent.shape
+    parts = latent.view(count, channels, height // 2, 2, width // 2, 2).permute(0, 2, 4, 1, 3, 5)
+    return parts.reshape(count, height * width // 4, channels * 4)
+
+
+def unpacked(tokens, shape):
+    count, channels, height, width = shape
+    return tokens.view(count, height // 2, width // 2, channels, 2, 2).permute(0, 3, 1, 4, 2, 5).reshape(shape)
+
+
+def places(height, width):
+    ids = torch.zeros(height, width, 3)
+    ids[..., 1] += torch.arange(height)[:, None]
+    ids[..., 2] += torch.arange(width)[None]
+    return ids.reshape(-1, 3)
+
+
 def flux_arguments(given, dtype, options):
-    count, channels, height, width = given["noise"].shape
+    height, width = given["noise"].shape[2:]
     text = given["prompt_embeds"].to(dtype)
     return {
-        "hidden_states": FluxPipeline._pack_latents(given["noise"].to(dtype), count, channels, height, width),
+        "hidden_states": packed(given["noise"].to(dtype)),
         "timestep": torch.tensor([options["sigma"]], dtype=dtype),
         "guidance": torch.tensor([options["guidance"]], dtype=torch.float32) if options["guidance"] is not None else None,
         "pooled_projections": given["pooled_prompt_embeds"].to(dtype),
         "encoder_hidden_states": text,
         "txt_ids": torch.zeros(text.shape[1], 3),
-        "img_ids": FluxPipeline._prepare_latent_image_ids(count, height // 2, width // 2, "cpu", torch.float32),
+        "img_ids": places(height // 2, width // 2),
     }
 
 

@@ -45,6 +45,9 @@ MODELS = {
     "wan-14b": WAN | {"width": 5120, "ffn": 13824, "layers": 40},
     # One block of each kind at its published width: what agreement and the errors of types are measured on.
     "flux-dev-block": FLUX | {"double": 1, "single": 1, "guidance": True},
+    # What ../device-day measures: few of the blocks at full width, and a trial's.
+    "flux-dev-part": FLUX | {"double": 3, "single": 6, "guidance": True},
+    "flux-dev-narrow": FLUX | {"width": 256, "mlp": 1024, "double": 1, "single": 2, "guidance": True},
     "wan-1.3b-block": WAN | {"width": 1536, "ffn": 8960, "layers": 1},
     "wan-14b-block": WAN | {"width": 5120, "ffn": 13824, "layers": 1},
 }

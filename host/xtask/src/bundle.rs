@@ -1,7 +1,7 @@
 //! `cargo xtask bundle`: the program and a script, packed for a machine with a GPU and PyTorch that
 //! has no tool-chain.
 
-use std::{fs, os::unix::fs::PermissionsExt, process::Command};
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, process::Command};
 
 use anyhow::{Result, bail};
 
@@ -13,8 +13,16 @@ const SCRIPT: &str = include_str!("bundle/check.sh");
 /// The name of the folder that is packed.
 const NAME: &str = "tilewright-check";
 
+/// The archive's name, in `target`.
+pub const ARCHIVE: &str = "tilewright-check.tar.gz";
+
 /// The largest archive, in bytes: what most ways of handing a file over take.
 const MOST: u64 = 64_000_000;
+
+/// The archive's path.
+pub fn archive(project: &Project) -> PathBuf {
+    project.root.join("target").join(ARCHIVE)
+}
 
 /// Packs the program of a profile into `target/tilewright-check.tar.gz`.
 pub fn pack(project: &Project, profile: &str) -> Result<()> {
@@ -26,7 +34,7 @@ pub fn pack(project: &Project, profile: &str) -> Result<()> {
     let script = folder.join("check.sh");
     fs::write(&script, SCRIPT)?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
-    let archive = target.join(format!("{NAME}.tar.gz"));
+    let archive = archive(project);
     tools::run(Command::new("tar").arg("-czf").arg(&archive).arg("-C").arg(&target).arg(NAME))?;
     let bytes = fs::metadata(&archive)?.len();
     if bytes > MOST {

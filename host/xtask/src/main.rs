@@ -2,6 +2,7 @@
 //! before it, can be run again safely, and may be interrupted at any point.
 
 mod bundle;
+mod device_day;
 mod downloads;
 mod judge;
 mod languages;
@@ -80,6 +81,13 @@ enum Step {
         #[arg(long)]
         release: bool,
     },
+    /// Prepare a folder for benches/device-day, which compares with PyTorch on a lent GPU (after
+    /// build)
+    DeviceDay {
+        /// Pack the program that is quick to build; it may be too large to travel
+        #[arg(long)]
+        debug: bool,
+    },
     /// Let other people's programs judge a running service (after build)
     Judge(judge::Arguments),
 }
@@ -156,11 +164,12 @@ fn run(step: Step) -> Result<()> {
             Ok(())
         }
         Step::Bundle { release } => {
-            setup(&project, None)?;
-            let (arguments, profile) =
-                if release { (vec!["--release".to_owned()], "release") } else { (Vec::new(), "debug") };
-            build(&project, &arguments)?;
+            let profile = build_to_pack(&project, release)?;
             bundle::pack(&project, profile)
+        }
+        Step::DeviceDay { debug } => {
+            let profile = build_to_pack(&project, !debug)?;
+            device_day::prepare(&project, profile)
         }
         Step::Judge(arguments) => {
             if arguments.program.is_none() {
@@ -174,6 +183,14 @@ fn run(step: Step) -> Result<()> {
             panel.judge()
         }
     }
+}
+
+/// Builds the program for another machine. Returns the profile.
+fn build_to_pack(project: &Project, release: bool) -> Result<&'static str> {
+    setup(project, None)?;
+    let (arguments, profile) = if release { (vec!["--release".to_owned()], "release") } else { (Vec::new(), "debug") };
+    build(project, &arguments)?;
+    Ok(profile)
 }
 
 /// Sets up everything that building needs; without a source, an existing libtorch stays. The
