@@ -19,7 +19,7 @@ def decode(program, device, work, out, size, allowed_s, peers="eager,compiled"):
     precision = "f32" if device == "cpu" else "bf16"
     policies = ["adaptive"] if device == "cpu" else POLICIES
     budget.run([sys.executable, __file__, "--vae", weights, "--tilewright", program, "--device", device, "--precision", precision,
-                "--peers", peers, "--sizes", size // 8, "--iterations", 3 if device == "cpu" else 6, "--rounds", 1, "--warmup", 1,
+                "--peers", peers, "--sizes", size, "--iterations", 3 if device == "cpu" else 6, "--rounds", 1, "--warmup", 1,
                 "--budget", 15, "--patience", max(1, int(share.left())), "--json", kept, "--policies", *policies], share.left())
     return list(rows(json.loads(kept.read_text())))
 

@@ -54,7 +54,8 @@ const TILES: [u32; 2] = [768, 1024];
 const OVERLAP: u32 = 96;
 const QUANTIZED_TILE: u32 = 512;
 
-/// The releases, of ROCm or by the version of its HIP, from which on whole decodes are fast.
+/// The releases, of ROCm or by the version of its HIP, from which on whole decodes are fast: those
+/// from which on the host's prices count no slow convolutions of large inputs.
 const FAST_WHOLE: [(&str, [u32; 2]); 2] = [("rocm", [10, 1]), ("hip", [7, 16])];
 
 /// Heights of bands of pictures that don't fit whole with such a release.
@@ -191,7 +192,9 @@ impl Gfx1151 {
         let is_clip = request.offers_carried();
         let over_all =
             sides().filter(|side| is_clip && *side < request.longest()).map(|side| divided(side, Time::Whole));
-        let undivided = undivided.into_iter().flatten().filter(|_| self.tile.is_none() && request.capabilities.exact);
+        let undivided = undivided.into_iter().flatten().filter(|plan| {
+            self.tile.is_none() && (request.capabilities.exact || !matches!(plan.space, Space::Exact(_)))
+        });
         if let Some(plan) = first(undivided, limit, tried) {
             let reason = if plan.space == Space::Whole { "this ROCm needs no tiles" } else { "bands for memory alone" };
             return Some(plan.because(reason));
