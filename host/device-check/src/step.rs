@@ -7,6 +7,7 @@ use tilewright_engine::{ConditioningTensors, DenoiseJob, Denoiser, Machine, Prom
 use tilewright_models::{Checkpoint, DenoiserFile, Lora, Stored};
 use tilewright_plan::{Denoise, DenoisePlan, Dtype, Objective, Record, StepReuse};
 use tilewright_sampling::{ModelSampling, Sampler};
+use tilewright_torch::scalar;
 
 use crate::work::{OnePlan, Quiet};
 
@@ -46,7 +47,7 @@ pub const TOKENS: i64 = 2 * SIDE * SIDE / 4 + TEXT;
 pub struct Step {
     denoiser: Denoiser,
     sampling: Sampling,
-    /// Last, so that the file is there as long as the denoiser.
+    /// Last, so that the file outlives the denoiser.
     folder: TempDir,
 }
 
@@ -90,7 +91,7 @@ impl Step {
         for (name, [rows, columns]) in transformer.matrices() {
             let layer = name.trim_end_matches(".weight");
             let (rows, columns) = (rows as i64, columns as i64);
-            let spread = |shape: &[i64], fan: i64| values(shape)?.f_div_scalar((fan as f64).sqrt()).map_err(line);
+            let spread = |shape: &[i64], fan: i64| scalar::divide(&values(shape)?, (fan as f64).sqrt()).map_err(line);
             tensors.push((format!("diffusion_model.{layer}.lora_A.weight"), spread(&[RANK, columns], columns)?));
             tensors.push((format!("diffusion_model.{layer}.lora_B.weight"), spread(&[rows, RANK], RANK)?));
         }
@@ -134,10 +135,14 @@ impl Step {
 /// Values near those of a normal distribution, the same in every process.
 pub fn values(shape: &[i64]) -> Result<Tensor, String> {
     let count: i64 = shape.iter().product();
-    let angles = || Tensor::f_arange(count, (Kind::Double, Device::Cpu));
-    let wave = |factor: f64| angles()?.f_mul_scalar(factor)?.f_square()?.f_sin();
     // Squares of steps that are no parts of a turn repeat nowhere.
-    let sum = || (wave(0.618_034)?.f_add(&wave(1.234_567)?))?.f_to_kind(Kind::Float)?.f_reshape(shape);
+    let wave = |factor: f64| -> tilewright_torch::Result<Tensor> {
+        let angles = scalar::multiply(&Tensor::f_arange(count, (Kind::Double, Device::Cpu))?, factor)?;
+        Ok(angles.f_square()?.f_sin()?)
+    };
+    let sum = || -> tilewright_torch::Result<Tensor> {
+        Ok(wave(0.618_034)?.f_add(&wave(1.234_567)?)?.f_to_kind(Kind::Float)?.f_reshape(shape)?)
+    };
     sum().map_err(line)
 }
 

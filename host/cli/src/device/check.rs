@@ -27,12 +27,23 @@ const LOADING: Duration = Duration::from_secs(120);
 
 /// The report that people send.
 #[derive(Serialize)]
-struct Report {
+struct Report<'a> {
     tilewright: &'static str,
     backend: Option<Backend>,
     quick: bool,
     passed: bool,
-    parts: Vec<Row>,
+    parts: &'a [Row],
+}
+
+impl<'a> Report<'a> {
+    fn new(quick: bool, backend: Option<Backend>, parts: &'a [Row]) -> Self {
+        let passed = parts.iter().all(|row| row.finding.verdict != Verdict::Fail);
+        Self { tilewright: env!("CARGO_PKG_VERSION"), backend, quick, passed, parts }
+    }
+
+    fn text(&self) -> Outcome<String> {
+        serde_json::to_string_pretty(self).map_err(Failure::work)
+    }
 }
 
 /// A part of the report.
@@ -84,25 +95,18 @@ pub fn run(arguments: &DeviceCheck) -> Outcome {
             say(&row)?;
         }
         rows.push(row);
-    }
-    let failed = rows.iter().filter(|row| row.finding.verdict == Verdict::Fail).count();
-    let report = Report {
-        tilewright: env!("CARGO_PKG_VERSION"),
-        backend,
-        quick: arguments.quick,
-        passed: failed == 0,
-        parts: rows,
-    };
-    let text = serde_json::to_string_pretty(&report).map_err(Failure::work)?;
-    if let Some(path) = &arguments.report {
-        tilewright_outputs::write_whole(path, text.as_bytes()).map_err(files::unwritten(path))?;
+        // After each part: a device may take the machine with it.
+        if let Some(path) = &arguments.report {
+            let text = Report::new(arguments.quick, backend, &rows).text()?;
+            tilewright_outputs::write_whole(path, text.as_bytes()).map_err(files::unwritten(path))?;
+        }
     }
     if arguments.json {
-        writeln!(printer::stdout(), "{text}")?;
+        writeln!(printer::stdout(), "{}", Report::new(arguments.quick, backend, &rows).text()?)?;
     }
-    match failed {
+    match rows.iter().filter(|row| row.finding.verdict == Verdict::Fail).count() {
         0 => Ok(()),
-        failed => Err(Failure::work(format!("{failed} of {} parts failed", report.parts.len()))),
+        failed => Err(Failure::work(format!("{failed} of {} parts failed", rows.len()))),
     }
 }
 
