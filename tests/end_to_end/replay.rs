@@ -299,9 +299,9 @@ fn gfx1151_decodes_whole_where_its_rocm_is_recent() {
         let request = &case["request"];
         json!({ "family": request["model"]["family"], "width": request["width"], "height": request["height"] })
     }).collect::<Vec<_>>() });
-    place.write("w.json", &requests.to_string());
+    place.write("w.json", requests.to_string());
     let simulate = |table: &Value| {
-        place.write("device.json", &table.to_string());
+        place.write("device.json", table.to_string());
         let options = ["policy", "simulate", "--device", "device.json", "--workload", "w.json", "--allow", "blended"];
         let report = place.run(&[&options[..], &["--json", "--policy", "gfx1151"]].concat()).json();
         row_of(&report, "gfx1151")
