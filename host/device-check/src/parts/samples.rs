@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The time after which no step begins: a slow device checks what comes first.
-const QUICK: Duration = Duration::from_secs(120);
+const QUICK: Duration = Duration::from_secs(200);
 const FULL: Duration = Duration::from_secs(300);
 
 /// The relative error that a step with products in FP8 may have: each activation is rounded to 4
