@@ -88,7 +88,8 @@ fn attention_in_pieces_holds_its_scores() {
         meter.attention(tokens(), &tokens(), &tokens()).unwrap();
         meter.peak_bytes()
     };
-    // 16 M scores and their softmax, in f32; the matrix of all has 268 M.
+    // 16 M scores and their softmax, in f32; the matrix of all has 268 M. The fused kernel holds its
+    // result in f32, 32 MiB.
     let (fused, pieces) = (held(true), held(false));
-    assert!(pieces > fused + (128 << 20) && pieces < fused + (160 << 20), "{fused} and {pieces}");
+    assert!(pieces > fused + (96 << 20) && pieces < fused + (128 << 20), "{fused} and {pieces}");
 }
