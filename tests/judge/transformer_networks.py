@@ -11,7 +11,7 @@ import re
 from unittest import mock
 
 import torch
-from diffusers import FluxPipeline, FluxTransformer2DModel, WanTransformer3DModel
+from diffusers import FluxTransformer2DModel, WanTransformer3DModel
 from diffusers.loaders.single_file_utils import convert_flux_transformer_checkpoint_to_diffusers, convert_wan_transformer_to_diffusers
 from diffusers.models import embeddings
 
@@ -257,6 +257,9 @@ class Judge:
             return (self.flux if self.kind == "flux" else self.wan)(latent, sigma, given, guidance, mask)
 
     def flux(self, latent, sigma, given, guidance, mask):
+        # Here, as it imports the package transformers, which takes seconds and is not on every machine that reads the networks.
+        from diffusers import FluxPipeline
+
         count, channels, height, width = latent.shape
         tokens = self.net(
             hidden_states=FluxPipeline._pack_latents(latent, count, channels, height, width),

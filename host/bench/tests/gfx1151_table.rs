@@ -2,7 +2,7 @@
 //! prices of this host for a device of the rates that it measured. With `TILEWRIGHT_WRITE_TABLE=1`
 //! the test writes the table; without, it compares.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use serde_json::{Value, json};
 use tch::Device;
@@ -18,13 +18,14 @@ use tilewright_torch::scalar;
 /// TheNoise, docs/CONTINUE.md at 92dd575c: convolutions of NCHW in bf16, by MIOpen's GEMMs with the
 /// input laid out tap by tap (`Im2d2Col_v2`), in operations per second.
 const CONVOLUTIONS: f64 = 20.7e12;
-/// The same: attention of the middle block in GEMMs, at 4096 positions.
-const ATTENTION: f64 = 12.1e12;
+/// The same: attention of the middle block in GEMMs at 16,384 positions, those of 1024×1024, as
+/// libtorch computes it.
+const ATTENTION: f64 = 14.7e12;
 /// The same: group norms, in bytes per second.
 const NORMS: f64 = 98.0 * (1 << 30) as f64;
-/// TraceLens#943: bytes read and written per second.
+/// Bytes per second: those that TraceLens#943 reads.
 const MEMORY: f64 = 202e9;
-/// Bytes of the machine's memory.
+/// Bytes of the machine's memory, all of which counts as free: how much of it was is not published.
 const TOTAL: u64 = 128 << 30;
 
 /// A decode of one picture: its autoencoder, the side in pixels, milliseconds, and the most bytes
@@ -91,16 +92,12 @@ fn machine() -> Machine {
 }
 
 /// A case of the table.
-fn case(machine: &Machine, (network, side, elapsed_ms, peak): Measurement) -> Value {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("vae.safetensors");
-    Weights { network, seed: 1 }.write(&path).unwrap();
-    let model = Model::open(&path, Overrides::default()).unwrap();
+fn case(machine: &Machine, model: &Model, (network, side, elapsed_ms, peak): Measurement) -> Value {
     let latent = i64::from(side / network.scale);
     let frames: &[i64] = if network.is_video() { &[1] } else { &[] };
     let shape = [&[1, network.latent_channels as i64], frames, &[latent; 2]].concat();
     let latents = scalar::stand_in(&shape).unwrap();
-    let job = Decode::new(machine, &model, &latents, TOTAL, Objective::Balanced).unwrap();
+    let job = Decode::new(machine, model, &latents, TOTAL, Objective::Balanced).unwrap();
     let (request, capabilities) = (job.request(), job.capabilities());
     let plans = spaces().into_iter().filter_map(|space| {
         let space = match space {
@@ -146,37 +143,46 @@ fn text(table: &Value) -> String {
     lines.join("\n") + "\n"
 }
 
+/// A table without its estimated times, and these.
+fn without_times(table: &str) -> (Value, Vec<f64>) {
+    let mut table: Value = serde_json::from_str(table).unwrap();
+    let mut times = Vec::new();
+    for case in table["cases"].as_array_mut().unwrap() {
+        for plan in case["plans"].as_array_mut().unwrap() {
+            times.push(plan["estimate"]["elapsed_ms"].take().as_f64().unwrap());
+        }
+    }
+    (table, times)
+}
+
 #[test]
 fn the_table_of_gfx1151_has_this_hosts_prices() {
     let machine = machine();
+    let folder = tempfile::tempdir().unwrap();
+    let mut models = BTreeMap::new();
+    let cases = MEASURED.map(|measured| {
+        let network = measured.0;
+        let model = models.entry(network.name).or_insert_with(|| {
+            let path = folder.path().join(network.name);
+            Weights { network, seed: 1 }.write(&path).unwrap();
+            Model::open(&path, Overrides::default()).unwrap()
+        });
+        case(&machine, model, measured)
+    });
     let table = json!({
         "name": "Radeon 8060S, ROCm 10.1",
         "about": "Times and peaks: TheNoise (github.com/lemonade-sdk/thenoise), docs/CONTINUE.md at 92dd575c, October 2026: \
             whole decodes in bf16 on a Radeon 8060S (gfx1151, 128 GB), PyTorch 2.14.0+rocm10.1.0rc3, HIP 7.16, \
             MIOPEN_FIND_MODE=FAST; runs and spread are not published, and count as 1. A decode without a published peak has \
             the host's. Estimates: Tilewright's meter with the rates of the same page and of TraceLens#943 (20.7 TFLOP/s \
-            of convolutions, 12.1 of attention, 98 GiB/s of group norms, 202 GB/s); other plans are priced, and were not run",
+            of convolutions, 14.7 of attention, 98 GiB/s of group norms, 202 GB/s); other plans are priced, and were not run",
         "device": machine.facts,
-        "cases": MEASURED.map(|measured| case(&machine, measured)),
+        "cases": cases,
     });
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/devices/gfx1151.json");
     if std::env::var_os("TILEWRIGHT_WRITE_TABLE").is_some() {
         fs::write(&path, text(&table)).unwrap();
     }
-    let stored: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
-    for (case, stored) in table["cases"].as_array().unwrap().iter().zip(stored["cases"].as_array().unwrap()) {
-        assert_eq!(case["request"], stored["request"]);
-        for (plan, stored) in case["plans"].as_array().unwrap().iter().zip(stored["plans"].as_array().unwrap()) {
-            assert_eq!((&plan["plan"], &plan["elapsed_ms"]), (&stored["plan"], &stored["elapsed_ms"]));
-            // The processor's threads and blocks of channels have a small part in prices.
-            for key in ["peak_bytes", "elapsed_ms"] {
-                let of = |row: &Value| row["estimate"][key].as_f64().unwrap();
-                let ratio = of(plan) / of(stored);
-                assert!((ratio - 1.0).abs() < 0.01, "{}: {key} {ratio}", plan["plan"]);
-            }
-        }
-    }
-    assert_eq!(text(&table).lines().count(), fs::read_to_string(&path).unwrap().lines().count());
     // The meter, which has never run on that chip, is near what was measured there.
     for case in table["cases"].as_array().unwrap() {
         let whole = &case["plans"][0];
@@ -188,5 +194,12 @@ fn the_table_of_gfx1151_has_this_hosts_prices() {
         );
         assert!(time.is_some_and(|ratio| (0.75..1.35).contains(&ratio)), "{whole}");
         assert!(peak.is_none_or(|ratio| (0.95..1.1).contains(&ratio)), "{whole}");
+    }
+    let (table, times) = without_times(&text(&table));
+    let (stored, stored_times) = without_times(&fs::read_to_string(&path).unwrap());
+    assert_eq!(table, stored);
+    for (time, stored) in times.iter().zip(&stored_times) {
+        // The last bits of a sum may be another processor's.
+        assert!((time / stored - 1.0).abs() < 1e-6, "{time} {stored}");
     }
 }

@@ -54,6 +54,10 @@ pub fn run(command: &mut Command, patience: Duration) -> io::Result<End> {
         return Ok(signals::status().map_or(End::Hung, End::Interrupted));
     };
     let (stdout, stderr) = (stdout.join().unwrap_or_default(), stderr.join().unwrap_or_default());
+    // A terminal sends its signal to both.
+    if let Some(interrupted) = signals::status() {
+        return Ok(End::Interrupted(interrupted));
+    }
     Ok(match status.signal() {
         Some(signal) => End::Signal { signal, stderr },
         None => End::Exited { stdout, stderr },

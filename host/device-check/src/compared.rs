@@ -3,25 +3,32 @@
 use std::fmt::Display;
 
 use serde_json::Value;
-use tch::Tensor;
+use tch::{Device, Tensor};
 use tilewright_plan::Dtype;
+use tilewright_torch::{Error, device::synchronize};
 
 use crate::{Finding, work::relative_error};
 
-/// Runs that were compared with the CPU's.
-#[derive(Default)]
+/// Runs on a device that were compared with the CPU's.
 pub struct Compared {
+    device: Device,
     faults: Vec<String>,
     rows: Vec<Value>,
+    /// The largest relative error, as a part of the most that is allowed.
     worst: f64,
 }
 
 impl Compared {
-    /// Adds a run by the part that its relative error is of the most that is allowed. A run that
-    /// failed, or has too large an error, is a fault. `row` has what is known of the run.
+    /// No runs yet.
+    pub fn on(device: Device) -> Self {
+        Self { device, faults: Vec::new(), rows: Vec::new(), worst: 0.0 }
+    }
+
+    /// Adds a run, whose result may differ from the expected one by `most`, relatively. A run that
+    /// failed or differs by more is a fault. `row` has what is known of the run.
     ///
     /// # Errors
-    /// The results can't be compared.
+    /// The results can't be compared, or the device is lost.
     pub fn add(
         &mut self,
         of: String,
@@ -38,25 +45,32 @@ impl Compared {
                 let is_fault = error.is_nan() || error > most;
                 self.faults.extend(is_fault.then(|| format!("{of}: differs from the CPU's by {error:.1e}")));
             }
-            Err(failure) => {
-                self.fail(of, failure, row);
-                return Ok(());
-            }
+            Err(failure) => return self.fail(&of, failure, row),
         }
         self.rows.push(row);
         Ok(())
     }
 
     /// Adds a run that failed.
-    pub fn fail(&mut self, of: String, failure: String, mut row: Value) {
+    ///
+    /// # Errors
+    /// The device is lost: no other run can be compared.
+    pub fn fail(&mut self, of: &str, failure: String, mut row: Value) -> Result<(), String> {
+        if let Err(error @ Error::DeviceLost(_)) = synchronize(self.device) {
+            return Err(format!("{of}: {error}"));
+        }
         self.faults.push(format!("{of}: {failure}"));
         row["failure"] = failure.into();
         self.rows.push(row);
+        Ok(())
     }
 
     /// The finding; `rest` ends its line.
     pub fn finding(self, rest: impl Display) -> Finding {
-        let Self { faults, rows, worst } = self;
+        let Self { faults, rows, worst, .. } = self;
+        if rows.is_empty() {
+            return Finding::skipped(format!("no runs{rest}"));
+        }
         let detail = format!("{} runs, the worst at {:.0} % of what is allowed{rest}", rows.len(), 100.0 * worst);
         Finding::of(&faults, detail, Value::from(rows))
     }

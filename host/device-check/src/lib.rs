@@ -21,9 +21,9 @@ pub use work::Context;
 /// The extent of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
-    /// About a minute: the sizes that show most faults.
+    /// The sizes that show most faults.
     Quick,
-    /// About ten minutes.
+    /// All types and sizes.
     Full,
 }
 

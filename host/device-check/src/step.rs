@@ -25,7 +25,7 @@ const SOON: f64 = 2.0;
 const BESIDE: f64 = 0.5;
 
 /// The widest form of a transformer, up to its published width, that all of these machines have the
-/// time and memory for.
+/// time and memory for; the narrowest if they have for none.
 pub fn widest(published: Transformer, tokens: i64, machines: &[&Machine]) -> Transformer {
     let is_fit = |transformer: &Transformer| {
         let parameters = transformer.parameters() as f64;
@@ -40,7 +40,7 @@ pub fn widest(published: Transformer, tokens: i64, machines: &[&Machine]) -> Tra
     forms.find(is_fit).unwrap_or(published.of_heads(2))
 }
 
-/// The tokens of a step, text included.
+/// The most tokens of a step, text included.
 pub const TOKENS: i64 = 2 * SIDE * SIDE / 4 + TEXT;
 
 /// A denoiser in a file of its own, and the input of a step.

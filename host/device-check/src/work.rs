@@ -93,7 +93,7 @@ impl Context {
 #[derive(Debug)]
 pub struct Turns {
     ends: Instant,
-    left_out: u32,
+    left_out: usize,
 }
 
 impl Turns {
@@ -104,8 +104,13 @@ impl Turns {
 
     /// True if the next run may begin.
     pub fn begin(&mut self) -> bool {
+        self.begin_all(1)
+    }
+
+    /// True if the next runs, for which something has to be made first, may begin.
+    pub fn begin_all(&mut self, runs: usize) -> bool {
         let is_late = Instant::now() > self.ends;
-        self.left_out += u32::from(is_late);
+        self.left_out += if is_late { runs } else { 0 };
         !is_late
     }
 }
@@ -305,6 +310,9 @@ impl Observer for CancelAt {
 
 /// The root of the mean square of a difference, over that of the expected values.
 pub fn relative_error(found: &Tensor, expected: &Tensor) -> Result<f64, String> {
+    if found.size() != expected.size() {
+        return Err(format!("the result is {:?}, the CPU's is {:?}", found.size(), expected.size()));
+    }
     let error = || -> Result<f64, tch::TchError> {
         let wide = |tensor: &Tensor| tensor.f_to_device(Device::Cpu)?.f_to_kind(tch::Kind::Double);
         let (found, expected) = (wide(found)?, wide(expected)?);

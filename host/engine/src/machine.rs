@@ -197,7 +197,7 @@ impl Found {
         let Self { device, mut facts, .. } = self;
         let fingerprint = fingerprint(device, &facts);
         let place = place(device, &facts);
-        let measured = kept_or_measured(place.as_deref(), &fingerprint, probe, Surroundings::now(), || {
+        let mut measured = kept_or_measured(place.as_deref(), &fingerprint, probe, Surroundings::now(), || {
             announce(&facts, None);
             let measured = probe::measure(device)?;
             announce(&facts, Some(&measured));
@@ -205,6 +205,7 @@ impl Found {
             memory::trim(device)?;
             Ok(measured)
         })?;
+        measured.large_convolutions = device != Device::Cpu && miopen::takes_large_inputs();
         // The process's convolutions are to be those that were measured.
         if let Some(is_used) = measured.miopen {
             miopen::set_used(is_used);

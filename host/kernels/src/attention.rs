@@ -55,13 +55,14 @@ pub fn pieces_bytes(samples: i64, [tokens, others]: [i64; 2], width: i64, dtype:
     samples.saturating_mul(arranged + scores + 3 * rows * width * each).max(0) as u64
 }
 
-/// The widest head that libtorch's flash attention takes on a GPU (pytorch v2.11.0,
-/// aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
+/// The widest head that libtorch's flash attention takes on CUDA (pytorch v2.11.0,
+/// aten/src/ATen/native/transformers/cuda/sdp_utils.cpp). On ROCm some chips have more, so that
+/// what is counted is the most there.
 const FLASH_WIDTH: i64 = 256;
 
-/// Bytes that fused attention holds on a GPU beside its operands and result: a sum and a maximum for
-/// each query; of heads wider than flash attention takes also the result in f32, if its own type is
-/// narrower (pytorch v2.11.0, aten/src/ATen/native/transformers/cuda/attention.cu,
+/// Bytes that fused attention holds on a GPU beside its operands and result: a sum and a maximum
+/// for each query; of heads wider than flash attention takes also the result in f32, if its own
+/// type is narrower (pytorch v2.11.0, aten/src/ATen/native/transformers/cuda/attention.cu,
 /// `kNeedsOutputAccumulatorBuffer`). `samples` counts heads, too.
 pub fn gpu_fused_bytes(samples: i64, tokens: i64, width: i64, dtype: Dtype) -> u64 {
     let sums = if width > FLASH_WIDTH && dtype != Dtype::F32 { width.saturating_mul(4) } else { 0 };

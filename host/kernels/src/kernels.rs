@@ -30,6 +30,12 @@ impl Default for Kernels {
 }
 
 impl Kernels {
+    /// The kernels of a GPU: libtorch's alone, the same beside every processor. Channels go to tensor
+    /// cores in eights (NVIDIA, "Convolutional Layers User's Guide", channels in and out).
+    pub const fn of_a_gpu() -> Self {
+        Self { on_cpu: false, threads: 1, block: 8, products: [false; 2], int8: false }
+    }
+
     /// True if products of a type run in blocks: with a panel of the matrix at a time, in attention
     /// of this project's own, and in 3×3 convolutions by Winograd's filtering. libtorch's own
     /// operations are used otherwise.
@@ -56,6 +62,6 @@ impl Kernels {
     /// The memory of a convolution of libtorch's that does not depend on its size: on a CPU oneDNN
     /// gives each thread a page, as measured with 2.11.
     pub fn convolution_bytes(&self) -> u64 {
-        4096 * (self.threads + 2) as u64
+        if self.on_cpu { 4096 * (self.threads + 2) as u64 } else { 0 }
     }
 }

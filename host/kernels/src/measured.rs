@@ -110,8 +110,8 @@ pub struct Measured {
     #[serde(default)]
     pub miopen: Option<bool>,
     /// True if MIOpen has quick kernels for inputs of any size; older releases have none from 2 GiB
-    /// of products' operands on.
-    #[serde(default)]
+    /// of products' operands on. Its version says so: it is not kept with what was measured.
+    #[serde(skip)]
     pub large_convolutions: bool,
     /// True if there was too little time to measure f32 properly: the device was busy, or is slow.
     #[serde(default)]

@@ -10,7 +10,7 @@ use crate::{BlockChoice, Inputs, flux, t5, wan};
 /// A GPU on which matrices lie in bf16.
 fn meter() -> Meter {
     let format = ComputeFormat::new(Precision::Uniform(Dtype::Bf16), Layout::ChannelsFirst).unwrap();
-    let kernels = Kernels { on_cpu: false, ..Kernels::default() };
+    let kernels = Kernels::of_a_gpu();
     Meter::new(format, Costs { expands_rows: false, kernels, ..Costs::default() })
 }
 

@@ -34,7 +34,7 @@ fn measured(backend: Backend, fused_attention: bool) -> Measured {
 
 fn meter(measured: &Measured) -> Meter {
     let format = ComputeFormat::new(Precision::Uniform(Dtype::Bf16), Layout::ChannelsFirst).unwrap();
-    let kernels = Kernels { on_cpu: measured.backend == Backend::Cpu, ..Kernels::default() };
+    let kernels = if measured.backend == Backend::Cpu { Kernels::default() } else { Kernels::of_a_gpu() };
     Meter::new(format, Costs::new(&measured.speeds[0], measured, &kernels))
 }
 
@@ -88,8 +88,8 @@ fn attention_in_pieces_holds_its_scores() {
         meter.attention(tokens(), &tokens(), &tokens()).unwrap();
         meter.peak_bytes()
     };
-    // 16 M scores and their softmax, in f32; the matrix of all has 268 M. The fused kernel holds its
-    // result in f32, 32 MiB.
+    // 16 M scores and their softmax, in f32; the matrix of all has 268 M. The fused kernel holds
+    // its result in f32, 32 MiB.
     let (fused, pieces) = (held(true), held(false));
     assert!(pieces > fused + (96 << 20) && pieces < fused + (128 << 20), "{fused} and {pieces}");
 }

@@ -7,8 +7,11 @@ use crate::{ffi, packed};
 
 /// The kernels that this process has on a device, with as many threads as libtorch computes on now.
 pub fn kernels(device: Device) -> Kernels {
+    if device != Device::Cpu {
+        return Kernels::of_a_gpu();
+    }
     Kernels {
-        on_cpu: device == Device::Cpu,
+        on_cpu: true,
         threads: i64::from(tch::get_num_threads().max(1)),
         block: block(),
         products: [Kind::Float, Kind::BFloat16].map(packed::has_products),
@@ -75,7 +78,8 @@ mod tests {
         for stored in Stored::all().filter(|stored| Packed::expands(*stored)) {
             let row = vec![0_u8; stored.bytes(&[1, 256]).unwrap()];
             let matrix = Packed::new(row.into(), stored, [1, 256], Default::default()).unwrap();
-            let has = kernels(Device::Cpu).int8 && stored.suits_int8_products();
+            // The shim's table is that of its build, on processors without these kernels as well.
+            let has = cfg!(target_arch = "x86_64") && stored.suits_int8_products();
             assert_eq!(ffi::tw_int8_packing(matrix.code() as i32) != 0, has, "{stored}");
         }
     }

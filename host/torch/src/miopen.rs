@@ -15,8 +15,8 @@ use crate::{Error, Result, backend, device::library_versions};
 /// The name of the fact that convolutions go on without it, of which the value is "false".
 pub const FACT: &str = "miopen-used";
 
-/// The releases, of ROCm or by the version of its HIP (the policy gfx1151 has the same), from which
-/// on inputs of any size have quick kernels: with this one, Flux.1's decoder takes 4.26 s for
+/// The first release, of ROCm or by the version of its HIP (the policy gfx1151 has the same), with
+/// quick kernels for inputs of any size: with this one, Flux.1's decoder takes 4.26 s for
 /// 2048×2048 whole, whose largest convolution has 18 GiB of products' operands (TheNoise,
 /// docs/CONTINUE.md at 92dd575c).
 const LARGE_INPUTS: [(&str, [u32; 2]); 2] = [("rocm", [10, 1]), ("hip", [7, 16])];

@@ -108,7 +108,6 @@ fn measure_as_it_is(device: Device) -> Result<Measured> {
     // The time to wake the device and its libraries says nothing about its speed.
     let mut bench = OnDevice::wake(device)?;
     let mut measured = Measurement::new(&mut bench, sizes, backend_of(device)).run(MOST)?;
-    measured.large_convolutions = device != Device::Cpu && miopen::takes_large_inputs();
     measured.miopen = (device != Device::Cpu && miopen::is_there()).then(miopen::is_used);
     Ok(measured)
 }

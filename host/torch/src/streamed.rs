@@ -8,7 +8,10 @@ mod slabs;
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use tch::{Device, Kind, Tensor};
@@ -35,6 +38,27 @@ fn most_kept(available: u64, is_unified: bool) -> u64 {
     available / 4 * quarters
 }
 
+/// True while no matrix of a new store is kept in host memory.
+static KEEPS_NONE: AtomicBool = AtomicBool::new(false);
+
+/// The time in which no matrix of a new store is kept in host memory.
+#[derive(Debug)]
+pub struct KeepsNone(());
+
+impl Drop for KeepsNone {
+    fn drop(&mut self) {
+        KEEPS_NONE.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Leaves the matrices of new stores in their files, in the whole process, until the result is
+/// dropped: for the comparison of both ways.
+#[must_use]
+pub fn keep_none() -> KeepsNone {
+    KEEPS_NONE.store(true, Ordering::Relaxed);
+    KeepsNone(())
+}
+
 /// The host's side of the matrices of a network: memory that they are kept in, and the thread that
 /// reads those that are not.
 pub struct Store {
@@ -49,7 +73,8 @@ impl Store {
     /// the system does not say what there is.
     pub fn new(device: Device, bytes: u64) -> Arc<Self> {
         let available = system_memory().map_or(0, |memory| memory.available);
-        Self::with_memory(device, bytes, most_kept(available, is_unified(device)))
+        let most = most_kept(available, is_unified(device));
+        Self::with_memory(device, bytes, if KEEPS_NONE.load(Ordering::Relaxed) { 0 } else { most })
     }
 
     /// The same with `most` bytes of host memory to keep matrices in.

@@ -84,7 +84,7 @@ enum Step {
     /// Prepare a folder for benches/device-day, which compares with PyTorch on a lent GPU (after
     /// build)
     DeviceDay {
-        /// Pack the program that is quick to build; it may be too large to travel
+        /// Pack the debug build, which may be too large to travel
         #[arg(long)]
         debug: bool,
     },

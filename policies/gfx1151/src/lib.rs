@@ -21,10 +21,11 @@
 //!
 //! **Recent ROCm**: those reports are of older releases. With ROCm 10.1 (release candidate 3, HIP
 //! 7.16, MIOpen in use) whole decodes in bf16 take 0.39 to 1.25 s at 1024×1024, and Flux.1's 4.26 s
-//! at 2048×2048 (TheNoise, docs/CONTINUE.md at 92dd575c): tiles save memory there and no time. From
-//! that release on, pictures beyond the small ones are decoded whole in bf16 while they fit into
-//! the share of memory, then in exact bands, then in the published tiles. Releases between the
-//! reports count as older, and so does one that is not known.
+//! at 2048×2048 (TheNoise, docs/CONTINUE.md at 92dd575c): tiles are for memory there. From that
+//! release on, pictures beyond the small ones are decoded whole in bf16 on gfx115x while they fit
+//! into the share of memory, then in exact bands, then in the published tiles. Clips and quantized
+//! models keep the published settings: nobody has measured them. Releases between the reports count
+//! as older, and so does one that is not known.
 //!
 //! **Samples** go by the options of its sampler nodes:
 //!
@@ -54,9 +55,12 @@ const TILES: [u32; 2] = [768, 1024];
 const OVERLAP: u32 = 96;
 const QUANTIZED_TILE: u32 = 512;
 
-/// The releases, of ROCm or by the version of its HIP, from which on whole decodes are fast: those
-/// from which on the host's prices count no slow convolutions of large inputs.
+/// The first release with fast whole decodes, by ROCm's version, else by HIP's. The host has the
+/// same (`host/torch/src/miopen.rs`).
 const FAST_WHOLE: [(&str, [u32; 2]); 2] = [("rocm", [10, 1]), ("hip", [7, 16])];
+
+/// The chips that these decodes count for: a Radeon 8060S, gfx1151, was measured.
+const FAST_CHIPS: &str = "gfx115";
 
 /// Heights of bands of pictures that don't fit whole with such a release.
 const WIDE_BANDS: [u32; 3] = [1024, 768, 512];
@@ -145,7 +149,7 @@ impl Gfx1151 {
                 let tiles = || {
                     let is_free = request.under_way.is_none();
                     let plan = is_free.then(|| self.largest(request, last.plan.precision, limit, attempts)).flatten();
-                    plan.map(|plan| plan.because("memory ran out: smaller tiles"))
+                    plan.map(|plan| plan.because("memory ran out: less of the picture at once"))
                 };
                 let plan = steps.or_else(tiles).ok_or("nothing smaller is left")?;
                 Ok(Plan { release: Release::EachStep, ..plan })
@@ -182,10 +186,7 @@ impl Gfx1151 {
         let plans = plans.flat_map(|plan| batches.iter().map(move |batch| Plan { batch: *batch, ..plan.clone() }));
         let undivided = is_fast_whole(request).then(|| {
             let heights = std::iter::once(request.height).chain(WIDE_BANDS);
-            heights.flat_map(|height| {
-                let plan = Plan::whole(precision).exact(request, height);
-                times.iter().map(move |time| Plan { time: *time, ..plan.clone() })
-            })
+            heights.map(|height| Plan::whole(precision).exact(request, height))
         });
         // Tiles over the whole clip hold one tile's causal cache: for pictures whose own takes too
         // much.
@@ -234,8 +235,12 @@ fn leaner(request: &Request, failed: &Plan) -> Vec<Plan> {
     published.chain(bands.map(|height| banded(height, few))).chain(last).collect()
 }
 
-/// True if the libraries are of a release whose whole decodes are fast, and MIOpen is in use.
+/// True for a picture whose whole decode is fast: on such a chip, by libraries of such a release
+/// with MIOpen in use, and with weights as they were measured.
 fn is_fast_whole(request: &Request) -> bool {
+    if !request.device.arch.starts_with(FAST_CHIPS) || request.frames > 1 || request.is_quantized() {
+        return false;
+    }
     let known = FAST_WHOLE.iter().find_map(|(name, least)| Some((version(request.hint(name)?)?, least)));
     known.is_some_and(|(found, least)| found >= *least) && request.hint("miopen-used") != Some("false")
 }

@@ -215,6 +215,22 @@ fn recent_releases_decode_whole_and_older_ones_in_tiles() {
 }
 
 #[test]
+fn settings_stay_as_published_beyond_what_was_measured_with_recent_releases() {
+    let hints = [("rocm", "10.1.0")];
+    let same = |request: &Request| {
+        let (plan, known) = (decide(&with_hints(request.clone(), &hints)), decide(request));
+        assert_eq!((plan.space, plan.time, plan.precision), (known.space, known.time, known.precision));
+    };
+    same(&request(1920, 1080, 81));
+    let mut quantized = request(1664, 928, 1);
+    quantized.model.weights.stored_types = vec![StoredType { name: "q8_0".into(), bytes: 1 << 28 }];
+    same(&quantized);
+    let mut other = request(1664, 928, 1);
+    other.device.arch = "gfx1100".into();
+    same(&other);
+}
+
+#[test]
 fn recent_releases_take_bands_and_then_tiles_for_memory_alone() {
     let mut request = with_hints(request(2048, 2048, 1), &[("rocm", "10.1.0")]);
     let whole = decide(&request);

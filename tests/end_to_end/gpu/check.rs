@@ -1,7 +1,12 @@
 //! `device check` on the fake GPU: sound devices pass, and each fault fails the part that looks for
 //! it.
 
-use std::{fs, process::Command};
+use std::{
+    fs,
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
 
 use serde_json::Value;
 use tilewright_fake_gpu::{LIBTORCH, ROCM_LIBTORCH};
@@ -83,8 +88,8 @@ fn a_sound_device_passes_its_check() {
 fn transformers_with_weights_in_every_form_pass_their_check() {
     let place = Place::new();
     let parts = ["samples", "loras", "texts"];
-    // So little memory that the transformers are narrow.
-    let (verdicts, report, run) = check(&place, "devices=1;memory=134217728", &parts.join(","), &[]);
+    // So little memory that the transformers are narrow, on a chip with products in FP8.
+    let (verdicts, report, run) = check(&place, "devices=1;arch=sm_89;memory=134217728", &parts.join(","), &[]);
     run.succeeded();
     assert_eq!(verdicts, parts.map(|part| (part.to_owned(), "PASS".to_owned())), "{report:#}");
     let rows = report["parts"][0]["data"].as_array().unwrap();
@@ -93,13 +98,14 @@ fn transformers_with_weights_in_every_form_pass_their_check() {
             .any(|row| row["stored"] == stored && row["weights"] == weights && row["precision"]["dtype"] == dtype)
     };
     for stored in ["bf16", "q8_0", "q4_k", "f8_e4m3"] {
-        for weights in ["expanded", "as stored", "read ahead", "attention in pieces"] {
+        for weights in ["expanded", "as stored", "read ahead", "read ahead from the file", "attention in pieces"] {
             assert!(
                 is_there(stored, weights, "f32") && is_there(stored, weights, "bf16"),
                 "{stored}, {weights}: {report:#}"
             );
         }
     }
+    assert!(is_there("f8_e4m3", "products in FP8", "bf16"), "{report:#}");
     let (_, report, _) = check(&place, "devices=1;memory=536870912", "recovery", &[]);
     let detail = report["parts"][0]["detail"].as_str().unwrap();
     assert!(detail.contains("a limit and a full device"), "{detail}");
@@ -127,6 +133,7 @@ fn a_fault_fails_the_part_that_looks_for_it() {
         ("samples", "memory=134217728;product-error=0.003", "differs from the CPU's by"),
         ("loras", "memory=134217728;product-error=0.003", "differs from the CPU's by"),
         ("texts", "memory=134217728;product-error=0.003", "differs from the CPU's by"),
+        ("samples", "memory=134217728;lost=2000", "the device is lost"),
         ("recovery", "memory=536870912;cap=ignored", "did not run out of memory"),
         ("offload", "crash=20", "crashed by signal 6"),
         ("offload", "lost=20", "the device is lost"),
@@ -137,6 +144,7 @@ fn a_fault_fails_the_part_that_looks_for_it() {
         assert_eq!(verdicts, [(part.to_owned(), "FAIL".to_owned())], "{fault}");
         let detail = report["parts"][0]["detail"].as_str().unwrap();
         assert!(detail.contains(words), "{fault}: {detail}");
+        assert!(!report.to_string().contains(place.path("").to_str().unwrap()), "{fault}: {report}");
     }
     // Each part loses a device of its own: it is a process.
     for (parts, fault) in [(&["speed-searched", "speed-without"][..], "lost=300"), (&["leaks-expandable"], "leak=4096")]
@@ -149,4 +157,37 @@ fn a_fault_fails_the_part_that_looks_for_it() {
     assert_eq!(verdicts.iter().filter(|(_, verdict)| verdict == "FAIL").count(), 2, "{report}");
     assert!(report["parts"][0]["detail"].as_str().unwrap().contains("it hangs"), "{report}");
     run(&place, ONE, &["device", "check", "--only", "nothing"]).failed(2, "the parts are facts, order, operators");
+}
+
+#[test]
+fn an_interrupted_check_leaves_no_process_and_no_file_but_its_report() {
+    let place = Place::new();
+    fs::create_dir(place.path("files")).unwrap();
+    let arguments = ["device", "check", "--device", "cuda", "--only", "facts,samples,order", "--report", "report.json"];
+    for signal in ["INT", "TERM"] {
+        let mut command = command_on(&place, LIBTORCH, "devices=1;memory=134217728", &arguments);
+        command.env("TMPDIR", place.path("files")).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().unwrap();
+        // The part that is running writes its transformer there.
+        let is_running = || {
+            let text = fs::read_to_string(place.path("report.json")).unwrap_or_default();
+            text.contains("\"unfinished\": [\n    \"samples\"")
+        };
+        while !is_running() {
+            thread::sleep(Duration::from_millis(20));
+        }
+        Command::new("sh").args(["-c", &format!("kill -{signal} {}", child.id())]).status().unwrap();
+        let run = Run(child.wait_with_output().unwrap());
+        run.failed(if signal == "INT" { 130 } else { 143 }, "interrupted");
+        assert_eq!(fs::read_dir(place.path("files")).unwrap().count(), 0);
+        let report: Value = serde_json::from_slice(&fs::read(place.path("report.json")).unwrap()).unwrap();
+        assert_eq!((&report["passed"], &report["parts"][0]["part"]), (&false.into(), &"facts".into()), "{report}");
+        fs::remove_file(place.path("report.json")).unwrap();
+        // Every process of the check has this folder in its environment.
+        let folder = place.path("files").display().to_string();
+        let is_its = |environment: Vec<u8>| String::from_utf8_lossy(&environment).contains(&folder);
+        let processes = fs::read_dir("/proc").unwrap().flatten();
+        let left = processes.filter(|process| fs::read(process.path().join("environ")).is_ok_and(is_its));
+        assert_eq!(left.count(), 0, "{signal}");
+    }
 }

@@ -348,8 +348,8 @@ impl View for Lazy<'_> {
     }
 }
 
-/// Norms and biases that are not ones and zeros, and matrices that keep values near 1. The inputs of
-/// modulations have passed a SiLU: theirs are larger, so that gates are near 1 and every block
+/// Norms and biases that are not ones and zeros, and matrices that keep values near 1. The inputs
+/// of modulations have passed a SiLU: theirs are larger, so that gates are near 1 and every block
 /// counts.
 fn values(name: &str, shape: &[usize]) -> Values {
     let fan_in = shape[1..].iter().product::<usize>().max(1) as f64;

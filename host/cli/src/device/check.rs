@@ -2,7 +2,9 @@
 //! report.
 
 use std::{
+    fs,
     io::Write,
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -19,6 +21,7 @@ use crate::{
     child::{self, End},
     failure::{Failure, Outcome},
     files, output, printer,
+    signals::{self, StopMode},
 };
 
 /// The name by which a process is asked for the back end that loads, and the longest time of that.
@@ -27,22 +30,39 @@ const LOADING: Duration = Duration::from_secs(120);
 
 /// The report that people send.
 #[derive(Serialize)]
-struct Report<'a> {
+struct Report {
     tilewright: &'static str,
     backend: Option<Backend>,
     quick: bool,
+    /// All parts have ended, and none failed.
     passed: bool,
-    parts: &'a [Row],
+    /// The parts that have not ended: in a report that stayed behind, the first was running.
+    unfinished: Vec<&'static str>,
+    parts: Vec<Row>,
 }
 
-impl<'a> Report<'a> {
-    fn new(quick: bool, backend: Option<Backend>, parts: &'a [Row]) -> Self {
-        let passed = parts.iter().all(|row| row.finding.verdict != Verdict::Fail);
-        Self { tilewright: env!("CARGO_PKG_VERSION"), backend, quick, passed, parts }
+impl Report {
+    fn new(quick: bool, backend: Option<Backend>, unfinished: Vec<&'static str>) -> Self {
+        Self { tilewright: env!("CARGO_PKG_VERSION"), backend, quick, passed: false, unfinished, parts: Vec::new() }
+    }
+
+    /// Adds the part that was running.
+    fn add(&mut self, row: Row) {
+        self.unfinished.retain(|name| *name != row.part);
+        self.parts.push(row);
+        self.passed = self.unfinished.is_empty() && self.failed() == 0;
+    }
+
+    fn failed(&self) -> usize {
+        self.parts.iter().filter(|row| row.finding.verdict == Verdict::Fail).count()
     }
 
     fn text(&self) -> Outcome<String> {
         serde_json::to_string_pretty(self).map_err(Failure::work)
+    }
+
+    fn write(&self, path: &Path) -> Outcome {
+        tilewright_outputs::write_whole(path, self.text()?.as_bytes()).map_err(files::unwritten(path))
     }
 }
 
@@ -78,35 +98,41 @@ pub fn run(arguments: &DeviceCheck) -> Outcome {
     if let Some(report) = &arguments.report {
         output::writable(report)?;
     }
+    let scratch = Scratch::new()?;
     // Libraries that crash or hang while they are loaded must not end the check.
-    let loaded = child(BACKEND, &[], LOADING, arguments)?;
+    let loaded = scratch.child(BACKEND, &[], LOADING, arguments)?;
     let backend: Option<Backend> = serde_json::from_value(loaded.data).unwrap_or_default();
-    let mut rows = Vec::new();
     let is_wanted = |part: &&Part| arguments.only.is_empty() || arguments.only.iter().any(|name| name == part.name);
-    for part in PARTS.iter().filter(is_wanted) {
+    let parts: Vec<&Part> = PARTS.iter().filter(is_wanted).collect();
+    let mut report = Report::new(arguments.quick, backend, parts.iter().map(|part| part.name).collect());
+    for part in parts {
+        // Before each part: a device may take the machine with it.
+        if let Some(path) = &arguments.report {
+            report.write(path)?;
+        }
         let start = Instant::now();
+        let patience = arguments.patience.map_or_else(|| part.patience(effort), Duration::from_secs);
         let mut finding = match part.only {
             Some(only) if backend != Some(only) => Finding::skipped(format!("for {only:?} alone").to_lowercase()),
-            _ => check(part, arguments, effort)?,
+            _ => scratch.child(part.name, part.environment, patience, arguments)?,
         };
         finding.detail = without_folders(&finding.detail);
+        strip_folders(&mut finding.data);
         let row = Row { part: part.name, about: part.about, seconds: start.elapsed().as_secs_f64(), finding };
         if !arguments.json {
             say(&row)?;
         }
-        rows.push(row);
-        // After each part: a device may take the machine with it.
-        if let Some(path) = &arguments.report {
-            let text = Report::new(arguments.quick, backend, &rows).text()?;
-            tilewright_outputs::write_whole(path, text.as_bytes()).map_err(files::unwritten(path))?;
-        }
+        report.add(row);
+    }
+    if let Some(path) = &arguments.report {
+        report.write(path)?;
     }
     if arguments.json {
-        writeln!(printer::stdout(), "{}", Report::new(arguments.quick, backend, &rows).text()?)?;
+        writeln!(printer::stdout(), "{}", report.text()?)?;
     }
-    match rows.iter().filter(|row| row.finding.verdict == Verdict::Fail).count() {
+    match report.failed() {
         0 => Ok(()),
-        failed => Err(Failure::work(format!("{failed} of {} parts failed", rows.len()))),
+        failed => Err(Failure::work(format!("{failed} of {} parts failed", report.parts.len()))),
     }
 }
 
@@ -136,6 +162,16 @@ fn without_folders(text: &str) -> String {
         .collect()
 }
 
+/// The same for all texts of a part's figures.
+fn strip_folders(data: &mut Value) {
+    match data {
+        Value::String(text) => *text = without_folders(text),
+        Value::Array(values) => values.iter_mut().for_each(strip_folders),
+        Value::Object(fields) => fields.values_mut().for_each(strip_folders),
+        _ => {}
+    }
+}
+
 fn known(name: &str) -> Outcome<&'static Part> {
     find(name).ok_or_else(|| {
         let names: Vec<&str> = PARTS.iter().map(|part| part.name).collect();
@@ -156,38 +192,55 @@ fn say(row: &Row) -> Outcome {
     Ok(stdout.flush()?)
 }
 
-/// Runs a part in a process of its own, for as long as it may take.
-fn check(part: &Part, arguments: &DeviceCheck, effort: Effort) -> Outcome<Finding> {
-    let patience = arguments.patience.map_or_else(|| part.patience(effort), Duration::from_secs);
-    child(part.name, part.environment, patience, arguments)
-}
+/// The folder of the files that parts write: those of a part that is killed go with it.
+struct Scratch(TempDir);
 
-/// The finding of a process of this program.
-fn child(name: &str, environment: &[(&str, &str)], patience: Duration, arguments: &DeviceCheck) -> Outcome<Finding> {
-    // The files of a part that is killed go with its folder.
-    let files = TempDir::with_prefix("tilewright-check-").map_err(|error| Failure::work(format!("TMPDIR: {error}")))?;
-    let mut command = child::of_this_program().map_err(Failure::work)?;
-    command.env("TMPDIR", files.path());
-    command.args(["device", "check", "--part", name, "--device", &arguments.on.device.to_string()]);
-    command.args(arguments.quick.then_some("--quick"));
-    if let Some(threads) = arguments.on.threads {
-        command.args(["--threads", &threads.to_string()]);
+impl Scratch {
+    /// A folder that goes when the check ends, also by a signal.
+    fn new() -> Outcome<Self> {
+        let no_folder = |error| Failure::work(format!("TMPDIR: {error}"));
+        let folder = TempDir::with_prefix("tilewright-check-").map_err(no_folder)?;
+        let path = folder.path().to_owned();
+        // The part that is running is ended first, which takes a moment.
+        signals::manner(StopMode::Patiently);
+        signals::on_abandon(move || drop(fs::remove_dir_all(path)));
+        Ok(Self(folder))
     }
-    command.envs(environment.iter().copied());
-    let (stdout, stderr) = match child::run(&mut command, patience).map_err(Failure::work)? {
-        End::Exited { stdout, stderr } => (stdout, stderr),
-        End::Signal { signal, .. } => {
-            return Ok(Finding::fail(format!("crashed by signal {signal}"), Value::Null));
+
+    /// The finding of a process of this program, which may take as long as `patience`.
+    fn child(
+        &self,
+        name: &str,
+        environment: &[(&str, &str)],
+        patience: Duration,
+        arguments: &DeviceCheck,
+    ) -> Outcome<Finding> {
+        let files =
+            TempDir::with_prefix_in("part-", &self.0).map_err(|error| Failure::work(format!("TMPDIR: {error}")))?;
+        let mut command = child::of_this_program().map_err(Failure::work)?;
+        command.env("TMPDIR", files.path());
+        command.args(["device", "check", "--part", name, "--device", &arguments.on.device.to_string()]);
+        command.args(arguments.quick.then_some("--quick"));
+        if let Some(threads) = arguments.on.threads {
+            command.args(["--threads", &threads.to_string()]);
         }
-        End::Hung => {
-            return Ok(Finding::fail(format!("did not end within {} s: it hangs", patience.as_secs()), Value::Null));
-        }
-        End::Interrupted(status) => return Err(Failure::work(format!("interrupted with status {status}"))),
-    };
-    Ok(finding(&stdout).unwrap_or_else(|| {
-        let line = stderr.lines().last().unwrap_or("it said nothing").trim_start_matches("error: ").to_owned();
-        Finding::fail(line, Value::Null)
-    }))
+        command.envs(environment.iter().copied());
+        let (stdout, stderr) = match child::run(&mut command, patience).map_err(Failure::work)? {
+            End::Exited { stdout, stderr } => (stdout, stderr),
+            End::Signal { signal, .. } => {
+                return Ok(Finding::fail(format!("crashed by signal {signal}"), Value::Null));
+            }
+            End::Hung => {
+                let hangs = format!("did not end within {} s: it hangs", patience.as_secs());
+                return Ok(Finding::fail(hangs, Value::Null));
+            }
+            End::Interrupted(_) => return Err(Failure::work("interrupted: the report holds the parts that had ended")),
+        };
+        Ok(finding(&stdout).unwrap_or_else(|| {
+            let line = stderr.lines().last().unwrap_or("it said nothing").trim_start_matches("error: ").to_owned();
+            Finding::fail(line, Value::Null)
+        }))
+    }
 }
 
 /// The finding that a process wrote.
@@ -205,5 +258,21 @@ mod tests {
             without_folders("loading /home/ann/torch/lib/libtorch_hip.so: \"/opt/my/a b\" (/dev/kfd), 3/4 of it");
         assert_eq!(told, "loading libtorch_hip.so: \"a b\" (/dev/kfd), 3/4 of it");
         assert_eq!(without_folders(""), "");
+        let mut data = serde_json::json!([{ "failure": "/home/ann/x.safetensors: no header", "error": 0.5 }, "/a/b"]);
+        strip_folders(&mut data);
+        assert_eq!(data, serde_json::json!([{ "failure": "x.safetensors: no header", "error": 0.5 }, "b"]));
+    }
+
+    #[test]
+    fn a_report_has_passed_when_all_parts_have() {
+        let row = |part| Row { part, about: "", seconds: 0.0, finding: Finding::pass("", Value::Null) };
+        let mut report = Report::new(true, None, vec!["facts", "order"]);
+        report.add(row("facts"));
+        assert!(!report.passed && report.unfinished == ["order"]);
+        report.add(row("order"));
+        assert!(report.passed && report.unfinished.is_empty());
+        let mut failed = Report::new(true, None, vec!["facts"]);
+        failed.add(Row { finding: Finding::fail("", Value::Null), ..row("facts") });
+        assert!(!failed.passed && failed.failed() == 1);
     }
 }

@@ -17,10 +17,10 @@ use crate::{
 /// The peak over its estimate that passes, at least and at most.
 const HONEST: (f64, f64) = (0.5, 1.06);
 
-/// The sides of pictures that are decoded, and of clips: those of a slow device are smaller. On
-/// smaller pictures than the first, the workspaces of a GPU's libraries count.
+/// The sides of pictures that are decoded, and of clips: those of a slow device are smaller. Below
+/// the first ones, the workspaces of a GPU's libraries count.
 const PICTURES: [u32; 4] = [512, 256, 128, 64];
-const CLIPS: [u32; 2] = [128, 64];
+const CLIPS: [u32; 3] = [256, 128, 64];
 
 /// The time after which no estimate is compared with another run.
 const ESTIMATES: Duration = Duration::from_secs(100);
@@ -31,7 +31,7 @@ const MIB: u64 = 1 << 20;
 pub fn estimates(context: &Context) -> Result<Finding, String> {
     let machine = context.machine()?;
     let (mut faults, mut rows, mut highest) = (Vec::new(), Vec::new(), 0.0_f64);
-    let networks = [(Network::FLUX, &PICTURES[..]), (Network::WAN_21, &CLIPS[1..])];
+    let networks = [(Network::FLUX, &PICTURES[..]), (Network::WAN_21, &CLIPS[..])];
     let mut turns = Turns::until(ESTIMATES);
     let formats = context.formats_by_speed(&machine);
     for (formats, (network, sides)) in formats.iter().flat_map(|formats| networks.map(|of| (formats, of))) {
@@ -202,7 +202,7 @@ fn changes_places(device: Device) -> tilewright_torch::Result<bool> {
 
 /// A clip in tiles whose causal states wait in host memory, against one whose states stay.
 fn waits_alike(machine: &Machine) -> Result<bool, String> {
-    let subject = Subject::soon(Network::WAN_21, &CLIPS, machine)?;
+    let subject = Subject::soon(Network::WAN_21, &CLIPS[1..], machine)?;
     let half = subject.side() as u32 / 2;
     let tile = Tile { height: half, width: half, overlap: half / 4 };
     let tiles = plan(Space::Blended(tile), Precision::Uniform(Dtype::F32), Layout::ChannelsFirst);

@@ -150,7 +150,7 @@ fn inputs(operator: &Operator) -> Result<Vec<Tensor>, String> {
 pub fn operators(context: &Context) -> Result<Finding, String> {
     let _no_grad = tch::no_grad_guard();
     let machine = context.machine()?;
-    let mut compared = Compared::default();
+    let mut compared = Compared::on(machine.device);
     for (dtype, layout) in context.formats(&machine, true) {
         let is_there = |of: &&(i64, Operator)| attention::is_fused(machine.device, of.0, dtype);
         for operator in OPERATORS.iter().chain(FUSED.iter().filter(is_there).map(|of| &of.1)) {
@@ -159,7 +159,7 @@ pub fn operators(context: &Context) -> Result<Finding, String> {
             let row = json!({ "operator": operator.name, "dtype": dtype, "layout": layout });
             match computed {
                 Ok([found, expected]) => compared.add(of, Ok(found), &expected, operators_error(dtype), row)?,
-                Err(error) => compared.fail(of, error, row),
+                Err(error) => compared.fail(&of, error, row)?,
             }
         }
     }
@@ -261,7 +261,7 @@ pub fn attention_in_pieces(context: &Context) -> Result<Finding, String> {
         expected.push(case.run(&Subject::new(case.network, case.side)?, &cpu, &plan)?);
     }
     attention::forbid_fused();
-    let mut compared = Compared::default();
+    let mut compared = Compared::on(machine.device);
     let mut turns = Turns::until(PIECES);
     for (formats, (case, expected)) in
         formats.iter().flat_map(|formats| cases.iter().zip(&expected).map(move |of| (formats, of)))
@@ -289,7 +289,7 @@ pub fn networks(context: &Context) -> Result<Finding, String> {
         true => (&QUICK_CASES, QUICK),
         false => (&FULL_CASES, FULL),
     };
-    let mut compared = Compared::default();
+    let mut compared = Compared::on(machine.device);
     let mut turns = Turns::until(time);
     // All networks come in the fast types first.
     let formats = context.formats_by_speed(&machine);

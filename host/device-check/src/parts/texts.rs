@@ -1,6 +1,6 @@
 //! Texts: the states of text encoders of published width.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use serde_json::json;
 use tch::Tensor;
@@ -15,7 +15,7 @@ use crate::{
     Context, Finding,
     compared::{Compared, network_tolerance},
     step::widest,
-    work::{OnePlan, Quiet, cpu},
+    work::{OnePlan, Quiet, Turns, cpu},
 };
 
 /// Encoders, the types that their weights are stored in, and the tokens of a text.
@@ -24,6 +24,10 @@ const CASES: [(Transformer, Stored, u32); 3] = [
     (Transformer::T5, Stored::F8E4m3, 256),
     (Transformer::CLIP, Stored::Bf16, 77),
 ];
+
+/// The time after which no text begins: a slow device checks what comes first.
+const QUICK: Duration = Duration::from_secs(160);
+const FULL: Duration = Duration::from_secs(200);
 
 /// An encoder in a file of its own.
 struct Encoder {
@@ -61,31 +65,38 @@ impl Encoder {
 /// Text encoders in every type and form of weights.
 pub fn texts(context: &Context) -> Result<Finding, String> {
     let (machine, cpu) = (context.machine()?, cpu()?);
-    let mut compared = Compared::default();
+    let mut compared = Compared::on(machine.device);
+    let mut turns = Turns::until(if context.is_quick() { QUICK } else { FULL });
+    let of = |dtype| [Precision::Uniform(dtype), Precision::Mixed(dtype)];
+    let precisions = types(context, &machine).into_iter().flat_map(|dtype| {
+        // There is no mixture of f32 with itself.
+        of(dtype).into_iter().take(if dtype == Dtype::F32 { 1 } else { 2 })
+    });
+    let forms = [WeightForm::Expanded, WeightForm::Packed];
+    let ways: Vec<_> = precisions.flat_map(|precision| forms.map(|weights| (precision, weights))).collect();
     let place = |machine: &Machine| if machine.device == tch::Device::Cpu { Place::Host } else { Place::Device };
     for (published, stored, tokens) in CASES {
+        if !turns.begin_all(ways.len()) {
+            continue;
+        }
         let transformer = widest(published, i64::from(tokens), &[&machine, &cpu]);
         let encoder = Encoder::new(transformer, stored, tokens)?;
         let exact = TextPlan { weights: WeightForm::Expanded, ..TextPlan::plain(place(&cpu)) };
         let expected = encoder.states(&cpu, &exact)?;
-        let of = |dtype| [Precision::Uniform(dtype), Precision::Mixed(dtype)];
-        let precisions = types(context, &machine).into_iter().flat_map(|dtype| {
-            // There is no mixture of f32 with itself.
-            of(dtype).into_iter().take(if dtype == Dtype::F32 { 1 } else { 2 })
-        });
-        for precision in precisions {
-            for weights in [WeightForm::Expanded, WeightForm::Packed] {
-                let plan = TextPlan { precision, weights, ..TextPlan::plain(place(&machine)) };
-                let name =
-                    format!("{} of {} wide in {stored}, {weights}, {precision}", transformer.name, transformer.width());
-                let row = json!({
-                    "encoder": transformer.name, "width": transformer.width(), "stored": stored.name(),
-                    "weights": weights, "precision": precision,
-                });
-                let found = encoder.states(&machine, &plan);
-                compared.add(name, found, &expected, network_tolerance(precision.dtype()), row)?;
+        for &(precision, weights) in &ways {
+            if !turns.begin() {
+                continue;
             }
+            let plan = TextPlan { precision, weights, ..TextPlan::plain(place(&machine)) };
+            let name =
+                format!("{} of {} wide in {stored}, {weights}, {precision}", transformer.name, transformer.width());
+            let row = json!({
+                "encoder": transformer.name, "width": transformer.width(), "stored": stored.name(),
+                "weights": weights, "precision": precision,
+            });
+            let found = encoder.states(&machine, &plan);
+            compared.add(name, found, &expected, network_tolerance(precision.dtype()), row)?;
         }
     }
-    Ok(compared.finding(""))
+    Ok(compared.finding(turns))
 }

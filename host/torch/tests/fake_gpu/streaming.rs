@@ -15,7 +15,7 @@ use tilewright_torch::{
     cancel::Scope,
     memory, packed,
     pieces::Rates,
-    streamed::{Store, Streamed},
+    streamed::{Store, Streamed, keep_none},
 };
 
 use super::{MIB, difference, gpu, is_with_gpu};
@@ -272,6 +272,21 @@ fn a_file_that_is_cut_short_is_found_by_its_check() {
     assert_eq!(difference(&found.narrow(0, 0, 1), &expected(&codes[..COLUMNS])), 0.0);
     assert_eq!(f64::try_from(found.narrow(0, 2, 62).abs().max()).unwrap(), 0.0);
     assert!(file.check().is_err());
+}
+
+#[test]
+fn new_stores_keep_no_matrix_while_none_is_to_be_kept() {
+    if !is_with_gpu("streaming::new_stores_keep_no_matrix_while_none_is_to_be_kept", "devices=1") {
+        return;
+    }
+    let codes = codes(3, ROWS);
+    let held = || Store::new(gpu(0), MIB).hold(matrix(codes.clone().into(), ROWS)).unwrap();
+    let none = keep_none();
+    let in_file = held();
+    drop(none);
+    let kept = held();
+    assert!(!in_file.is_kept() && kept.is_kept());
+    assert_eq!(difference(&values(&in_file), &values(&kept)), 0.0);
 }
 
 #[test]
