@@ -1,5 +1,6 @@
 """Facts of the card, its driver, PyTorch and the attention that PyTorch picks; run as a process: python facts.py DEVICE."""
 
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -11,6 +12,13 @@ import torch.nn.functional as F
 CHOICES = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}
 # Flux's transformer at 1024² with 512 tokens, and the middle of its VAE at 1024².
 ATTENTIONS = [(24, 4608, 128), (1, 16384, 512)]
+
+
+def version(package):
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "missing"
 
 
 def attention(heads, length, width):
@@ -29,9 +37,11 @@ def attention(heads, length, width):
 
 
 def facts(device):
-    found = {"torch": torch.__version__, "cuda": torch.version.cuda, "card": device, "attention": []}
-    if device == "cpu" or not torch.cuda.is_available():
+    found = {"torch": torch.__version__, "diffusers": version("diffusers"), "cuda": torch.version.cuda, "card": device, "attention": []}
+    if device == "cpu":
         return found
+    if not torch.cuda.is_available():
+        sys.exit(f"no GPU: PyTorch {torch.__version__} finds no CUDA")
     query = ["nvidia-smi", "--query-gpu=driver_version,clocks.max.sm", "--format=csv,noheader"]
     try:
         found["driver"] = subprocess.run(query, capture_output=True, text=True, timeout=20).stdout.strip()

@@ -26,12 +26,12 @@ from safetensors.torch import load_file, save_file
 from machine import facts
 from memory import mark, reset_mark
 from network import Unfit, check_versions  # also puts tests/judge on the path
+from process import Worker
 from program import Program
 from report import mib, number, ratio, table
 from sampling import MOST_PASSES, Sampling
 from spread import summary
 from transformer_networks import to_vae
-from turns import Worker
 
 GIB = 1024 ** 3
 PEERS = ["sdcpp", "sdcpp-flash", "sdcpp-f16-flash", "sdcpp-f32-flash", "diffusers-f32", "diffusers-bf16", "diffusers-f32-compiled",

@@ -3,7 +3,8 @@
     python denoise_worker.py '{"contestant": …, "family": …, "weights": …, "inputs": …, "sigma": …, "guidance": …, "threads": …}'
 
 One command a line on standard input, one JSON object a line on standard output: `forward` answers with elapsed_s of the transformer's call
-alone, `output PATH` also keeps the velocity, `profile` answers with a table of a GPU's kernels. `device` is optional. Weights are original names', a .gguf file's or a .safetensors file's.
+alone, `output PATH` also keeps the velocity, `profile` answers with a table of a GPU's kernels. `device` is optional. Weights are original
+names', a .gguf file's or a .safetensors file's.
 """
 
 import json

@@ -2,6 +2,8 @@
 
 import contextlib
 import ctypes
+import math
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -83,14 +85,17 @@ def reset_mark(child):
     return peak
 
 
-def watch(child):
-    """Waits for a child and returns its high-water mark in bytes.
+def watch(child, patience_s=math.inf):
+    """Waits for a child and returns its high-water mark in bytes. A child that takes longer is killed: subprocess.TimeoutExpired.
 
     Its ru_maxrss would start from the size of this process. The mark only grows, so looking now and then misses at most the
     growth of the last moment before the exit, when memory is being given back.
     """
-    peak = 0
+    peak, until = 0, time.monotonic() + patience_s
     while child.poll() is None:
+        if time.monotonic() > until:
+            child.kill()
+            raise subprocess.TimeoutExpired(child.args, patience_s)
         peak = max(peak, mark(child))
         time.sleep(0.01)
     return peak

@@ -1,13 +1,14 @@
 """The network and the latent that every contestant gets, read and made by tests/judge/networks.py."""
 
 import json
-import re
 import sys
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
+
+from unfit import Unfit
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "judge"))
@@ -16,14 +17,6 @@ from networks import check_versions, random_latent, read_vae, vae_config  # noqa
 __all__ = ["ROOT", "Unfit", "check_versions", "generated_latent", "read_latent", "read_network", "weights_file"]
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
-
-
-class Unfit(Exception):
-    """What can't be used or did not work: what, where, what to do, in one line."""
-
-    def without_folders(self):
-        """For files that are published: no folder of this machine in them."""
-        return re.sub(r"(?<![\w.])/(?:[^\s:,'\"/]+/)+", "", str(self))
 
 
 def weights_file(path):

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import shlex
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -38,8 +39,8 @@ def arguments():
         help="what Tilewright decodes with, as for `tilewright bench --policy`: a name, or fixed:key=value,key=value")
     add("--tilewright-args", default="", metavar="ARGS", help="further options for each run of the program, as one word")
     add("--peers", type=names, default=DEFAULT_PEERS, metavar="NAMES",
-        help=f"of {', '.join(CONTESTANTS)}; eager always runs, as the reference")
-    add("--once", type=names_only, default=[], metavar="NAMES", help="peers that are too slow to decode more than once")
+        help=f"of {', '.join(CONTESTANTS)}; eager runs too unless --references has what it is for")
+    add("--once", type=names, default=[], metavar="NAMES", help="peers that are too slow to decode more than once")
     add("--sizes", type=sizes, default="512,1024", metavar="PX", help="sides of the pictures to decode, latents generated from a seed")
     add("--latent", type=Path, metavar="FILE", help="decode this latent instead (.latent or .safetensors)")
     add("--threads", type=positive, default=os.cpu_count(), metavar="N", help="processor threads of every contestant")
@@ -49,12 +50,14 @@ def arguments():
         help="blocks that the iterations are divided into; contestants take turns block by block")
     add("--budget", type=float, metavar="S",
         help="seconds that a contestant may take for one size: slow ones get fewer iterations, three at least")
-    add("--patience", type=float, default=3600, metavar="S", help="seconds to wait for one decode, compiling included")
+    add("--patience", type=float, default=3600, metavar="S", help="seconds to wait for one decode, compiling included, or for one run of the program")
     add("--tile", type=positive, default=512, metavar="PX", help="diffusers' tile")
     add("--overlap-factor", type=float, default=0.25, metavar="X", help="diffusers' overlap, as a share of the tile")
     add("--border", type=positive, default=4, metavar="PX", help="how near to a tile border counts as along it")
     add("--device", default="cpu", metavar="cpu|cuda[:N]", help="where everybody decodes")
     add("--precision", default="f32", choices=["f32", "bf16", "f16"], help="the peers' precision; Tilewright's is said by its policies")
+    add("--references", type=Path, metavar="DIR",
+        help="a folder of references, a file for each size: one from an earlier run of this network is taken, one that is made is kept there")
     add("--json", type=Path, metavar="FILE", help="keep everything, each sample included")
     add("--markdown", type=Path, metavar="FILE", help="write the tables here too")
     args = parser.parse_args()
@@ -81,67 +84,86 @@ def sizes(text):
     return [positive(part) for part in text.split(",")]
 
 
-def names_only(text):
-    wanted = text.split(",")
+def names(text):
+    wanted = list(dict.fromkeys(text.split(",")))
     for name in wanted:
         if name not in CONTESTANTS:
             raise argparse.ArgumentTypeError(f"no peer is named {name}: choose from {', '.join(CONTESTANTS)}")
     return wanted
 
 
-def names(text):
-    wanted = names_only(text)
-    # The reference comes first, whether asked for or not.
-    return list(dict.fromkeys(["eager", *wanted]))
-
-
 def say(line):
     print(line, file=sys.stderr, flush=True)
 
 
-def contestants(args, program, latent, folder):
+def contestants(args, program, latent, folder, reference):
     options = {"vae": str(args.vae), "latent": str(latent), "threads": args.threads, "device": args.device, "precision": args.precision,
                "tile": args.tile, "overlap_factor": args.overlap_factor}
-    peers = [Peer(name, options, folder, args.patience) for name in args.peers]
+    # The reference comes first, where it has to be made.
+    wanted = args.peers if reference.exists() else dict.fromkeys(["eager", *args.peers])
+    peers = [Peer(name, options, folder, args.patience) for name in wanted]
     if program is None:
         return peers
     return peers + [Policy(program, policy, latent, folder, number) for number, policy in enumerate(args.policies)]
 
 
-def one_size(args, program, latent, folder, height, width):
-    running = contestants(args, program, latent, folder)
+def one_size(args, program, latent, folder, size, keep):
+    """Measures into `size`, calling `keep` whenever there is more: a run takes long, and what is measured should not be lost with the rest."""
+    reference = (args.references or folder) / f"reference-{size['width']}x{size['height']}.safetensors"
+    running = contestants(args, program, latent, folder, reference)
+
+    def keep_measured(rows):
+        size["rows"] = [measured(row) for row in rows.values() if "failed" in row or row.get("samples_s")]
+        keep()
+
     try:
-        rows = take_turns(running, args.iterations, args.warmup, args.rounds, args.budget, say, args.once)
+        rows = take_turns(running, args.iterations, args.warmup, args.rounds, args.budget, say, args.once, keep_measured)
     finally:
         for contestant in running:
             contestant.close()
-    if "failed" in rows["eager"]:
-        raise Unfit(f"the reference, diffusers' eager decode, failed: {rows['eager']['failed']}")
-    reference = read_sample(rows["eager"]["output"]) if args.precision == "f32" else f32_reference(args, latent, folder)
-    for contestant in running:
-        row = rows[contestant.name]
-        output = row.pop("output", None)
-        if "failed" in row:
-            continue
-        try:
-            row["difference"] = differences(read_sample(output), reference, contestant.lines((height, width)), args.border)
-        except Unfit as error:
-            row["failed"] = error.without_folders()
-            continue
-        row |= summary(row["samples_s"])
-    return {"height": height, "width": width, "rows": list(rows.values())}
+    if not reference.exists():
+        make_reference(args, rows["eager"], latent, folder, reference)
+    compare_outputs(args, running, rows, read_sample(reference), (size["height"], size["width"]))
+    keep_measured(rows)
 
 
-def f32_reference(args, latent, folder):
-    """Where the peers decode in another precision than f32, the reference is made apart."""
-    folder = folder / "reference"
+def measured(row):
+    """A row as it is kept, also before all of its rounds are done."""
+    kept = {name: value for name, value in row.items() if name != "output"}
+    return kept if "failed" in row else kept | summary(row["samples_s"])
+
+
+def make_reference(args, eager, latent, folder, reference):
+    """What outputs are compared with: eager's, made apart where the peers decode in another precision than f32."""
+    if "failed" in eager:
+        raise Unfit(f"the reference, diffusers' eager decode, failed: {eager['failed']}")
+    made = eager["output"] if args.precision == "f32" else f32_output(args, latent, folder / "f32")
+    reference.parent.mkdir(exist_ok=True)
+    # A name of its own until it is whole.
+    partial = reference.with_suffix(".part")
+    shutil.copyfile(made, partial)
+    partial.rename(reference)
+
+
+def f32_output(args, latent, folder):
     folder.mkdir(exist_ok=True)
     peer = Peer("eager", {"vae": str(args.vae), "latent": str(latent), "threads": args.threads, "device": args.device, "precision": "f32"},
                 folder, args.patience)
     try:
-        return read_sample(peer.prepare()["output"])
+        return peer.prepare()["output"]
     finally:
         peer.close()
+
+
+def compare_outputs(args, running, rows, reference, extent):
+    for contestant in running:
+        row = rows[contestant.name]
+        if "failed" in row:
+            continue
+        try:
+            row["difference"] = differences(read_sample(row["output"]), reference, contestant.lines(extent), args.border)
+        except Unfit as error:
+            row["failed"] = error.without_folders()
 
 
 def turns(args):
@@ -157,7 +179,7 @@ def compare(args):
         raise Unfit(f"--tile {args.tile} does not fit this network: give a multiple of {scale}")
     weights = weights_file(args.vae)
     extra = shlex.split(args.tilewright_args)
-    program = Program(args.tilewright, weights, args.threads, args.device, extra) if args.tilewright else None
+    program = Program(args.tilewright, weights, args.threads, args.device, extra, args.patience) if args.tilewright else None
     kept = {
         "machine": facts(args.device, args.threads, args.precision),
         "run": {"tilewright": program and program.version,
@@ -174,15 +196,17 @@ def compare(args):
                 save_file({"latents": generated_latent(args.vae, side)}, latent)
             height, width = (extent * scale for extent in read_latent(latent).shape[2:])
             say(f"-- {width} × {height}")
-            kept["sizes"].append(one_size(args, program, latent, folder, height, width))
-            # After each size: a run takes long, and what is measured should not be lost with the rest.
-            write(args, kept)
+            kept["sizes"].append({"height": height, "width": width, "rows": []})
+            one_size(args, program, latent, folder, kept["sizes"][-1], lambda: write(args, kept))
     return kept
 
 
 def write(args, kept):
     if args.json:
-        args.json.write_text(json.dumps(kept, indent=1) + "\n")
+        # A name of its own until it is whole: the run may be stopped at any moment.
+        partial = args.json.with_name(f"{args.json.name}.part")
+        partial.write_text(json.dumps(kept, indent=1) + "\n")
+        partial.rename(args.json)
     if args.markdown:
         args.markdown.write_text("\n".join(markdown(kept)) + "\n")
 

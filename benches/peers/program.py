@@ -1,6 +1,7 @@
 """Tilewright's side: `tilewright bench` for times, `tilewright decode` for outputs and memory."""
 
 import json
+import math
 import os
 import subprocess
 from pathlib import Path
@@ -15,8 +16,8 @@ from network import Unfit, read_latent
 class Program:
     """The program with the options that every run of it gets."""
 
-    def __init__(self, path, vae, threads, device, extra):
-        self.path, self.vae, self.extra = str(path), str(vae), list(extra)
+    def __init__(self, path, vae, threads, device, extra, patience_s=math.inf):
+        self.path, self.vae, self.extra, self.patience_s = str(path), str(vae), list(extra), patience_s
         self.options = ["--threads", str(threads), "--device", device]
         self.environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
         self.version = self.run([self.path, "--version"])[0].split()[-1]
@@ -28,12 +29,19 @@ class Program:
         except OSError as error:
             raise Unfit(f"{Path(command[0]).name} does not start: {error.strerror}") from None
         # Both fit a pipe's buffer: one line of JSON a run, and errors.
-        peak = watch(child)
+        try:
+            peak = watch(child, self.patience_s)
+        except subprocess.TimeoutExpired:
+            raise Unfit(f"{self.words(command)} did not end within {self.patience_s:.0f} s: allow more with --patience") from None
         printed, said = child.communicate()
         if child.returncode != 0:
             lines = [line for line in said.splitlines() if line.strip()] or ["it said nothing"]
-            raise Unfit(f"{' '.join([Path(command[0]).name, *command[1:2]])} exited with {child.returncode}: {lines[-1].strip()}")
+            raise Unfit(f"{self.words(command)} exited with {child.returncode}: {lines[-1].strip()}")
         return printed, peak
+
+    @staticmethod
+    def words(command):
+        return " ".join([Path(command[0]).name, *command[1:2]])
 
     def decode(self, latent, policy, output):
         """Decodes once into `output`; the record of the decision, and the process's high-water mark in bytes."""

@@ -30,8 +30,8 @@ impl Default for Kernels {
 }
 
 impl Kernels {
-    /// The kernels of a GPU: libtorch's alone, the same beside every processor. Channels go to tensor
-    /// cores in eights (NVIDIA, "Convolutional Layers User's Guide", channels in and out).
+    /// The kernels of a GPU: libtorch's alone, the same beside every processor. Channels go to
+    /// tensor cores in eights (NVIDIA, "Convolutional Layers User's Guide", channels in and out).
     pub const fn of_a_gpu() -> Self {
         Self { on_cpu: false, threads: 1, block: 8, products: [false; 2], int8: false }
     }
