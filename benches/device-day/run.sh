@@ -3,6 +3,8 @@
 # `cargo xtask device-day` made. Results are in $OUT, by default out/device-day; TOTAL is the most seconds it takes.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
+TOTAL=${TOTAL:-570}
+case $TOTAL in '' | *[!0-9]*) echo "TOTAL=$TOTAL: give seconds, such as 570" >&2; exit 2 ;; esac
 OUT=${OUT:-out/device-day}; mkdir -p "$OUT" || exit 1
 # The log outlives a signal to all processes here, so that what they say as they end is in it.
 exec > >(trap '' TERM INT HUP; exec tee "$OUT/log.txt") 2>&1; log=$!
@@ -29,7 +31,9 @@ echo "weights in $WEIGHTS: /dev/shm has $shared GiB, $free GiB of memory are fre
 export PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 XDG_CACHE_HOME=$WORK/cache HOME=$WORK TMPDIR=$WORK
 KIT=${KIT:-.gpu}
 if [ -z "${TILEWRIGHT:-}" ]; then
-    tar -xzf "$KIT/tilewright-check.tar.gz" -C "$WORK" || exit 1
+    [ -f "$KIT/tilewright-check.tar.xz" ] || { echo "$KIT has no program: run cargo xtask device-day, or set TILEWRIGHT"; exit 2; }
+    # Not tar, which asks for xz.
+    python3 -m tarfile -e "$KIT/tilewright-check.tar.xz" "$WORK" || exit 1
     TILEWRIGHT=$WORK/tilewright-check/tilewright
 fi
 if [ -d "$KIT/wheels" ]; then
@@ -46,6 +50,6 @@ if [ -z "${TILEWRIGHT_LIBTORCH:-}" ]; then
 fi
 # In the background, as bash would only heed signals after a process in the foreground. SECONDS are those since this script began.
 python3 benches/device-day/day.py --tilewright "$TILEWRIGHT" --work "$WORK" --weights "$WEIGHTS" --out "$OUT" \
-    --total $((${TOTAL:-570} - SECONDS)) "$@" &
+    --total $((TOTAL - SECONDS)) "$@" &
 day=$!
 wait "$day"

@@ -239,7 +239,7 @@ pub struct DeviceArguments {
 /// `tilewright device …`
 #[derive(Subcommand, Debug)]
 pub enum DeviceCommand {
-    /// Check that a device computes right, keeps to its limits and fails well: about ten minutes
+    /// Check that a device computes right, keeps to its limits and fails well
     Check(DeviceCheck),
 }
 
@@ -247,13 +247,15 @@ pub enum DeviceCommand {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Each part runs in a process of its own, so that a hang or a crash costs one part. The report
-holds no names of files or users: paste it into a bug report. The weights are generated, once,
-into the cache folder. The exit status is 1 if a part fails.")]
+holds no folders or users' names: paste it into a bug report. The weights are generated: those of
+autoencoders once, into the cache folder, and those of transformers, up to 1.1 GB, into TMPDIR
+for the time of a part. A slow device leaves runs out, and the report says how many. The exit
+status is 1 if a part fails.")]
 pub struct DeviceCheck {
     /// The device.
     #[command(flatten)]
     pub on: DeviceOptions,
-    /// Check the sizes that show most faults, in a minute or two
+    /// Check the sizes that show most faults, in a few minutes
     #[arg(long)]
     pub quick: bool,
     /// Check only these parts; several are separated by commas

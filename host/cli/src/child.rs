@@ -1,13 +1,15 @@
 //! Processes of this program under a watchdog, so that a crash or a hang of theirs ends with them.
 
 use std::{
-    env, io,
+    env, fs, io,
     io::Read,
     os::unix::process::ExitStatusExt,
     process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
 };
+
+use signal_hook::low_level;
 
 use crate::signals;
 
@@ -30,14 +32,42 @@ pub enum End {
     Interrupted(u8),
 }
 
+/// The variable by which a process knows that another waits for it: the folder of its files, or
+/// nothing.
+pub const FILES: &str = "TILEWRIGHT_CHECK_FILES";
+
+/// Ends this process, and removes its files, as soon as the one that waits for it has ended in
+/// whatever way: that one holds the other end of standard input.
+pub fn end_with_parent() {
+    let Some(files) = env::var_os(FILES) else { return };
+    thread::spawn(move || {
+        let _ = io::copy(&mut io::stdin(), &mut io::sink());
+        if !files.is_empty() {
+            let _ = fs::remove_dir_all(files);
+        }
+        low_level::exit(1);
+    });
+}
+
+/// The line that says most of a crash: ROCm's, which throws no exception then, or else the last one
+/// that is no advice.
+pub fn last_words(stderr: &str) -> Option<&str> {
+    const MEMORY_FAULT: &str = "Memory access fault by GPU";
+    let lines = || stderr.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("note: "));
+    lines().find(|line| line.contains(MEMORY_FAULT)).or_else(|| lines().next_back())
+}
+
 /// A command of this program.
 pub fn of_this_program() -> io::Result<Command> {
-    Ok(Command::new(env::current_exe()?))
+    let mut command = Command::new(env::current_exe()?);
+    // A panic's last line is to be its message.
+    command.env_remove("RUST_BACKTRACE").env_remove("RUST_LIB_BACKTRACE").env(FILES, "");
+    Ok(command)
 }
 
 /// Runs a process to its end, for as long as it may take.
 pub fn run(command: &mut Command, patience: Duration) -> io::Result<End> {
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     // Read aside: a full pipe would stop the process.
     let (stdout, stderr) = (read(child.stdout.take()), read(child.stderr.take()));
     let Some(status) = wait(&mut child, patience) else {
@@ -97,5 +127,10 @@ mod tests {
         assert_eq!(run("echo one; echo two >&2; exit 3", long), said("one\n", "two\n"));
         assert_eq!(run("echo why >&2; kill -SEGV $$", long), End::Signal { signal: 11, stderr: "why\n".into() });
         assert_eq!(run("exec sleep 3600", Duration::from_millis(100)), End::Hung);
+        assert_eq!(
+            last_words("thread 'main' panicked at a.rs:1:\nwhy\nnote: run with `RUST_BACKTRACE=1`\n"),
+            Some("why")
+        );
+        assert_eq!(last_words("\n"), None);
     }
 }

@@ -14,6 +14,6 @@ pub fn writable(path: &Path) -> Outcome {
     destination(path)?;
     temporary(path, ".tmp").map(drop).map_err(|error| {
         let folder = folder_of(path).display();
-        Failure::input(format!("{folder}: can't be written: {error}: choose another folder with -o"))
+        Failure::input(format!("{folder}: can't be written: {error}: choose another folder"))
     })
 }

@@ -206,8 +206,8 @@ impl<C: AnyConfig> NetworkFile<C> {
         self.expanding.iter().find(|(of, _)| *of == dtype).map_or(0, |(_, bytes)| *bytes)
     }
 
-    /// True if some matrices can be multiplied in FP8 as they are stored. Those with a scale for each
-    /// row, or for groups of values, have to be expanded.
+    /// True if some matrices can be multiplied in FP8 as they are stored. Those with a scale for
+    /// each row, or for groups of values, have to be expanded.
     pub const fn has_fp8_products(&self) -> bool {
         self.has_fp8_products
     }

@@ -3,7 +3,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, process::Command};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::{project::Project, tools};
 
@@ -14,7 +14,7 @@ const SCRIPT: &str = include_str!("bundle/check.sh");
 const NAME: &str = "tilewright-check";
 
 /// The archive's name, in `target`.
-pub const ARCHIVE: &str = "tilewright-check.tar.gz";
+pub const ARCHIVE: &str = "tilewright-check.tar.xz";
 
 /// The largest archive, in bytes: what most ways of handing a file over take.
 const MOST: u64 = 64_000_000;
@@ -24,7 +24,7 @@ pub fn archive(project: &Project) -> PathBuf {
     project.root.join("target").join(ARCHIVE)
 }
 
-/// Packs the program of a profile into `target/tilewright-check.tar.gz`.
+/// Packs the program of a profile into `target/tilewright-check.tar.xz`.
 pub fn pack(project: &Project, profile: &str) -> Result<()> {
     let target = project.root.join("target");
     let folder = target.join(NAME);
@@ -35,12 +35,14 @@ pub fn pack(project: &Project, profile: &str) -> Result<()> {
     fs::write(&script, SCRIPT)?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
     let archive = archive(project);
-    tools::run(Command::new("tar").arg("-czf").arg(&archive).arg("-C").arg(&target).arg(NAME))?;
+    let mut tar = Command::new("tar");
+    tar.env("XZ_OPT", "-9").arg("-cJf").arg(&archive).arg("-C").arg(&target).arg(NAME);
+    tools::run(&mut tar).context("tar and xz are needed")?;
     let bytes = fs::metadata(&archive)?.len();
     if bytes > MOST {
         bail!("{} has {} MB, more than {} MB", archive.display(), bytes / 1_000_000, MOST / 1_000_000);
     }
-    println!("packed {}, {} MB; there: tar -xzf it, and run {NAME}/check.sh", archive.display(), bytes / 1_000_000);
+    println!("packed {}, {} MB; there: tar -xf it, and run {NAME}/check.sh", archive.display(), bytes / 1_000_000);
     Ok(())
 }
 

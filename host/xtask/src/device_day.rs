@@ -48,7 +48,8 @@ pub fn prepare(project: &Project, profile: &str) -> Result<()> {
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     println!("{FOLDER} has {:.1} MiB, the files that git does not ignore have {:.1} MiB", mib(carried), mib(others));
     if carried + others > MOST {
-        bail!("together they have more than {:.0} MiB, so that they don't travel: pack with --release", mib(MOST));
+        let way = if profile == "debug" { "leave --debug out" } else { "move files that the day does not need aside" };
+        bail!("together they have more than {:.0} MiB, so that they don't travel: {way}", mib(MOST));
     }
     println!("there, in the repository's root, within {LIMIT_S} s: bash benches/device-day/run.sh");
     println!("carry {FOLDER}; results are in $OUT, summary.md for benches/RESULTS.md among them");

@@ -91,7 +91,7 @@ impl Policy for Gfx1151 {
     fn describe() -> Description {
         Description::new("gfx1151", env!("CARGO_PKG_VERSION"), "The published settings for AMD's Strix Halo.")
             .stages(&[Stage::Decode, Stage::Denoise])
-            .setting("tile", "The side of a tile in pixels; 0 for 768, or 1024 for large pictures.", 0)
+            .setting("tile", "The side of a tile in pixels; 0 for 768, or 1024 for large pictures, and none while recent ROCm has memory for the whole.", 0)
             .setting("memory-share", "The share of the device's memory to use at most.", SHARE)
     }
 

@@ -3,9 +3,10 @@
 
 use std::{
     fs,
+    path::Path,
     process::{Command, Stdio},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use serde_json::Value;
@@ -66,7 +67,7 @@ fn each_back_end_starts_with_its_settings() {
 #[test]
 fn a_sound_device_passes_its_check() {
     let place = Place::new();
-    let parts = ["facts", "order", "operators", "out-of-memory", "offload", "speed-searched", "leaks"];
+    let parts = ["facts", "order", "operators", "limit", "out-of-memory", "offload", "speed-searched", "leaks"];
     let (verdicts, report, run) = check(&place, ONE, &parts.join(","), &[]);
     run.succeeded();
     let expected = parts.map(|part| {
@@ -76,7 +77,7 @@ fn a_sound_device_passes_its_check() {
     assert_eq!(verdicts, expected, "{report:#}");
     assert_eq!(report["passed"], true);
     let lines = run.stdout();
-    assert_eq!(lines.lines().filter(|line| line.starts_with("PASS")).count(), 6, "{lines}");
+    assert_eq!(lines.lines().filter(|line| line.starts_with("PASS")).count(), 7, "{lines}");
     // It is pasted into bug reports.
     let text = report.to_string();
     for private in [place.path("").display().to_string(), root().display().to_string(), LIBTORCH.to_owned()] {
@@ -144,8 +145,15 @@ fn a_fault_fails_the_part_that_looks_for_it() {
         assert_eq!(verdicts, [(part.to_owned(), "FAIL".to_owned())], "{fault}");
         let detail = report["parts"][0]["detail"].as_str().unwrap();
         assert!(detail.contains(words), "{fault}: {detail}");
+        assert_eq!(report["device"], "cuda:0");
         assert!(!report.to_string().contains(place.path("").to_str().unwrap()), "{fault}: {report}");
     }
+    // A GPU that does not work is not replaced by the processor.
+    let arguments = ["device", "check", "--quick", "--only", "order,offload", "--report", "report.json"];
+    let mut automatic = command_on(&place, LIBTORCH, &format!("{ONE};lost=1"), &arguments);
+    let (verdicts, report, ended) = checked(&place, automatic.args(["--patience", "86400"]));
+    ended.failed(1, "2 of 2 parts failed");
+    assert!(verdicts.iter().all(|(_, verdict)| verdict == "FAIL"), "{report}");
     // Each part loses a device of its own: it is a process.
     for (parts, fault) in [(&["speed-searched", "speed-without"][..], "lost=300"), (&["leaks-expandable"], "leak=4096")]
     {
@@ -164,7 +172,7 @@ fn an_interrupted_check_leaves_no_process_and_no_file_but_its_report() {
     let place = Place::new();
     fs::create_dir(place.path("files")).unwrap();
     let arguments = ["device", "check", "--device", "cuda", "--only", "facts,samples,order", "--report", "report.json"];
-    for signal in ["INT", "TERM"] {
+    for (signal, status) in [("INT", Some(130)), ("TERM", Some(143)), ("KILL", None)] {
         let mut command = command_on(&place, LIBTORCH, "devices=1;memory=134217728", &arguments);
         command.env("TMPDIR", place.path("files")).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().unwrap();
@@ -178,8 +186,13 @@ fn an_interrupted_check_leaves_no_process_and_no_file_but_its_report() {
         }
         Command::new("sh").args(["-c", &format!("kill -{signal} {}", child.id())]).status().unwrap();
         let run = Run(child.wait_with_output().unwrap());
-        run.failed(if signal == "INT" { 130 } else { 143 }, "interrupted");
-        assert_eq!(fs::read_dir(place.path("files")).unwrap().count(), 0);
+        assert_eq!(run.0.status.code(), status, "{}", run.stderr());
+        // A process whose parent was killed ends by itself.
+        let start = Instant::now();
+        while fs::read_dir(place.path("files")).unwrap().count() > 0 && start.elapsed() < Duration::from_secs(600) {
+            thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(fs::read_dir(place.path("files")).unwrap().count(), 0, "{signal}");
         let report: Value = serde_json::from_slice(&fs::read(place.path("report.json")).unwrap()).unwrap();
         assert_eq!((&report["passed"], &report["parts"][0]["part"]), (&false.into(), &"facts".into()), "{report}");
         fs::remove_file(place.path("report.json")).unwrap();
@@ -187,7 +200,18 @@ fn an_interrupted_check_leaves_no_process_and_no_file_but_its_report() {
         let folder = place.path("files").display().to_string();
         let is_its = |environment: Vec<u8>| String::from_utf8_lossy(&environment).contains(&folder);
         let processes = fs::read_dir("/proc").unwrap().flatten();
-        let left = processes.filter(|process| fs::read(process.path().join("environ")).is_ok_and(is_its));
-        assert_eq!(left.count(), 0, "{signal}");
+        let mut left = processes.filter(|process| fs::read(process.path().join("environ")).is_ok_and(is_its));
+        // The last thing that such a process does is to remove its files.
+        let last = left.next().map(|process| process.path());
+        assert!(last.is_none_or(|process| signal == "KILL" && ends(&process)), "{signal}");
     }
+}
+
+/// Waits for the end of a process, by its folder in `/proc`.
+fn ends(process: &Path) -> bool {
+    let start = Instant::now();
+    while process.exists() && start.elapsed() < Duration::from_secs(600) {
+        thread::sleep(Duration::from_millis(20));
+    }
+    !process.exists()
 }

@@ -205,10 +205,17 @@ struct Piece {
 /// The way to a tensor's bytes.
 #[derive(Clone, Copy)]
 enum Values {
-    /// About `centre`, with this deviation.
-    Spread { centre: f64, deviation: f64 },
+    /// Spread about a centre.
+    Spread(Spread),
     /// One value.
     Single(f32),
+}
+
+/// Values about `centre`, with this deviation.
+#[derive(Clone, Copy)]
+struct Spread {
+    centre: f64,
+    deviation: f64,
 }
 
 impl TransformerWeights {
@@ -239,14 +246,13 @@ impl TransformerWeights {
             let is_packed =
                 is_of_a_block(&name) && shape.len() == 2 && shape[1].is_multiple_of(self.stored.block_values());
             let stored = if is_packed { self.stored } else { plain };
-            let values = values(&name, &shape);
+            let spread = spread(&name, &shape);
             if stored == Stored::F8E4m3 {
-                let Values::Spread { deviation, .. } = values else { continue };
-                let scale = Values::Single((deviation / F8_DEVIATION) as f32);
+                let scale = Values::Single((spread.deviation / F8_DEVIATION) as f32);
                 let name = name.replace(".weight", ".scale_weight");
                 pieces.push(Piece { name, shape: vec![1], stored: Stored::F32, values: scale });
             }
-            pieces.push(Piece { name, shape, stored, values });
+            pieces.push(Piece { name, shape, stored, values: Values::Spread(spread) });
         }
         if self.stored == Stored::F8E4m3 {
             // The mark of ComfyUI's files with such scales.
@@ -259,8 +265,8 @@ impl TransformerWeights {
     fn bytes(self, piece: &Piece) -> Vec<u8> {
         let count: usize = piece.shape.iter().product();
         let mut noise = Noise::new(self.seed, &piece.name);
-        let (centre, deviation) = match piece.values {
-            Values::Spread { centre, deviation } => (centre, deviation),
+        let Spread { centre, deviation } = match piece.values {
+            Values::Spread(spread) => spread,
             Values::Single(value) => return value.to_le_bytes().repeat(count),
         };
         let mut next = || centre + deviation * noise.next();
@@ -351,7 +357,7 @@ impl View for Lazy<'_> {
 /// Norms and biases that are not ones and zeros, and matrices that keep values near 1. The inputs
 /// of modulations have passed a SiLU: theirs are larger, so that gates are near 1 and every block
 /// counts.
-fn values(name: &str, shape: &[usize]) -> Values {
+fn spread(name: &str, shape: &[usize]) -> Spread {
     let fan_in = shape[1..].iter().product::<usize>().max(1) as f64;
     let is = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
     let (centre, deviation) = match () {
@@ -362,7 +368,7 @@ fn values(name: &str, shape: &[usize]) -> Values {
         () if is(&["_mod.", "modulation", "time_projection"]) => (0.0, 2.0 / fan_in.sqrt()),
         () => (0.0, 1.0 / fan_in.sqrt()),
     };
-    Values::Spread { centre, deviation }
+    Spread { centre, deviation }
 }
 
 /// The deviation of a code of FP8 (E4M3) that is drawn evenly from all that are numbers.

@@ -2,7 +2,7 @@
 //! report.
 
 use std::{
-    fs,
+    fmt, fs,
     io::Write,
     path::Path,
     time::{Duration, Instant},
@@ -10,10 +10,14 @@ use std::{
 
 use serde::Serialize;
 use serde_json::Value;
+use tch::{Cuda, Device};
 use tempfile::TempDir;
 use tilewright_device_check::{Effort, Finding, PARTS, Part, Verdict, find};
 use tilewright_plan::Backend;
-use tilewright_torch::{backend, device::Choice};
+use tilewright_torch::{
+    backend,
+    device::{self, Choice},
+};
 
 use super::trial;
 use crate::{
@@ -24,8 +28,10 @@ use crate::{
     signals::{self, StopMode},
 };
 
-/// The name by which a process is asked for the back end that loads, and the longest time of that.
+/// The names by which a process is asked for the back end that loads and for the GPU that works,
+/// and the longest time of either.
 const BACKEND: &str = "backend";
+const DEVICE: &str = "device";
 const LOADING: Duration = Duration::from_secs(120);
 
 /// The report that people send.
@@ -33,6 +39,8 @@ const LOADING: Duration = Duration::from_secs(120);
 struct Report {
     tilewright: &'static str,
     backend: Option<Backend>,
+    /// The device, as options name it.
+    device: String,
     quick: bool,
     /// All parts have ended, and none failed.
     passed: bool,
@@ -42,8 +50,9 @@ struct Report {
 }
 
 impl Report {
-    fn new(quick: bool, backend: Option<Backend>, unfinished: Vec<&'static str>) -> Self {
-        Self { tilewright: env!("CARGO_PKG_VERSION"), backend, quick, passed: false, unfinished, parts: Vec::new() }
+    fn new(quick: bool, backend: Option<Backend>, device: Choice, unfinished: Vec<&'static str>) -> Self {
+        let (tilewright, device) = (env!("CARGO_PKG_VERSION"), device.to_string());
+        Self { tilewright, backend, device, quick, passed: false, unfinished, parts: Vec::new() }
     }
 
     /// Adds the part that was running.
@@ -84,8 +93,10 @@ pub fn run(arguments: &DeviceCheck) -> Outcome {
     let effort = if arguments.quick { Effort::Quick } else { Effort::Full };
     arguments.on.set_threads();
     if let Some(name) = &arguments.part {
+        child::end_with_parent();
         let finding = match name.as_str() {
             BACKEND => Finding::pass("", serde_json::to_value(backend(arguments.on.device)).map_err(Failure::work)?),
+            DEVICE => Finding::pass("", gpu()?.into()),
             trial::NAME => trial::finding(arguments.on.device),
             name => known(name)?.run(arguments.on.device, effort),
         };
@@ -96,15 +107,24 @@ pub fn run(arguments: &DeviceCheck) -> Outcome {
         known(name)?;
     }
     if let Some(report) = &arguments.report {
+        files::roles().writes("--report", report).check()?;
         output::writable(report)?;
     }
     let scratch = Scratch::new()?;
     // Libraries that crash or hang while they are loaded must not end the check.
-    let loaded = scratch.child(BACKEND, &[], LOADING, arguments)?;
+    let loaded = scratch.child(BACKEND, &[], LOADING, arguments.on.device, arguments)?;
     let backend: Option<Backend> = serde_json::from_value(loaded.data).unwrap_or_default();
+    // A part that found no GPU would check the processor in its place.
+    let device = match (arguments.on.device, backend) {
+        (Choice::Auto, Some(_)) => match scratch.child(DEVICE, &[], LOADING, arguments.on.device, arguments)?.data {
+            Value::String(name) => name.parse().map_err(Failure::work)?,
+            _ => Choice::Gpu(0),
+        },
+        (device, _) => device,
+    };
     let is_wanted = |part: &&Part| arguments.only.is_empty() || arguments.only.iter().any(|name| name == part.name);
     let parts: Vec<&Part> = PARTS.iter().filter(is_wanted).collect();
-    let mut report = Report::new(arguments.quick, backend, parts.iter().map(|part| part.name).collect());
+    let mut report = Report::new(arguments.quick, backend, device, parts.iter().map(|part| part.name).collect());
     for part in parts {
         // Before each part: a device may take the machine with it.
         if let Some(path) = &arguments.report {
@@ -114,7 +134,11 @@ pub fn run(arguments: &DeviceCheck) -> Outcome {
         let patience = arguments.patience.map_or_else(|| part.patience(effort), Duration::from_secs);
         let mut finding = match part.only {
             Some(only) if backend != Some(only) => Finding::skipped(format!("for {only:?} alone").to_lowercase()),
-            _ => scratch.child(part.name, part.environment, patience, arguments)?,
+            _ => {
+                // This one asks why no GPU was taken.
+                let device = if part.name == PARTS[0].name { arguments.on.device } else { device };
+                scratch.child(part.name, part.environment, patience, device, arguments)?
+            }
         };
         finding.detail = without_folders(&finding.detail);
         strip_folders(&mut finding.data);
@@ -142,6 +166,18 @@ fn backend(choice: Choice) -> Option<Backend> {
         Choice::Cpu => None,
         _ => backend::load().unwrap_or_default(),
     }
+}
+
+/// The first GPU that works, or else the first, by the name that options give it; "cpu" on a
+/// machine without any.
+fn gpu() -> Outcome<String> {
+    backend::load().map_err(Failure::work)?;
+    let choice = match device::select(Choice::Auto).map_err(Failure::work)? {
+        Device::Cuda(index) => Choice::Gpu(index),
+        _ if Cuda::device_count() > 0 => Choice::Gpu(0),
+        _ => Choice::Cpu,
+    };
+    Ok(choice.to_string())
 }
 
 /// Text whose paths have lost their folders, which tell of the user: reports are published. Those
@@ -198,7 +234,6 @@ struct Scratch(TempDir);
 impl Scratch {
     /// A folder that goes when the check ends, also by a signal.
     fn new() -> Outcome<Self> {
-        let no_folder = |error| Failure::work(format!("TMPDIR: {error}"));
         let folder = TempDir::with_prefix("tilewright-check-").map_err(no_folder)?;
         let path = folder.path().to_owned();
         // The part that is running is ended first, which takes a moment.
@@ -213,13 +248,13 @@ impl Scratch {
         name: &str,
         environment: &[(&str, &str)],
         patience: Duration,
+        device: Choice,
         arguments: &DeviceCheck,
     ) -> Outcome<Finding> {
-        let files =
-            TempDir::with_prefix_in("part-", &self.0).map_err(|error| Failure::work(format!("TMPDIR: {error}")))?;
+        let files = TempDir::with_prefix_in("part-", &self.0).map_err(no_folder)?;
         let mut command = child::of_this_program().map_err(Failure::work)?;
-        command.env("TMPDIR", files.path());
-        command.args(["device", "check", "--part", name, "--device", &arguments.on.device.to_string()]);
+        command.env("TMPDIR", files.path()).env(child::FILES, self.0.path());
+        command.args(["device", "check", "--part", name, "--device", &device.to_string()]);
         command.args(arguments.quick.then_some("--quick"));
         if let Some(threads) = arguments.on.threads {
             command.args(["--threads", &threads.to_string()]);
@@ -227,9 +262,7 @@ impl Scratch {
         command.envs(environment.iter().copied());
         let (stdout, stderr) = match child::run(&mut command, patience).map_err(Failure::work)? {
             End::Exited { stdout, stderr } => (stdout, stderr),
-            End::Signal { signal, .. } => {
-                return Ok(Finding::fail(format!("crashed by signal {signal}"), Value::Null));
-            }
+            End::Signal { signal, stderr } => return Ok(Finding::fail(trial::crash(signal, &stderr), Value::Null)),
             End::Hung => {
                 let hangs = format!("did not end within {} s: it hangs", patience.as_secs());
                 return Ok(Finding::fail(hangs, Value::Null));
@@ -237,10 +270,15 @@ impl Scratch {
             End::Interrupted(_) => return Err(Failure::work("interrupted: the report holds the parts that had ended")),
         };
         Ok(finding(&stdout).unwrap_or_else(|| {
-            let line = stderr.lines().last().unwrap_or("it said nothing").trim_start_matches("error: ").to_owned();
+            let line = child::last_words(&stderr).unwrap_or("it said nothing");
+            let line = line.trim_start_matches("error: ").to_owned();
             Finding::fail(line, Value::Null)
         }))
     }
+}
+
+fn no_folder(error: impl fmt::Display) -> Failure {
+    Failure::work(format!("TMPDIR has no room for files: {error}: set it to a folder with 2 GB"))
 }
 
 /// The finding that a process wrote.
@@ -266,12 +304,12 @@ mod tests {
     #[test]
     fn a_report_has_passed_when_all_parts_have() {
         let row = |part| Row { part, about: "", seconds: 0.0, finding: Finding::pass("", Value::Null) };
-        let mut report = Report::new(true, None, vec!["facts", "order"]);
+        let mut report = Report::new(true, None, Choice::Cpu, vec!["facts", "order"]);
         report.add(row("facts"));
         assert!(!report.passed && report.unfinished == ["order"]);
         report.add(row("order"));
         assert!(report.passed && report.unfinished.is_empty());
-        let mut failed = Report::new(true, None, vec!["facts"]);
+        let mut failed = Report::new(true, None, Choice::Cpu, vec!["facts"]);
         failed.add(Row { finding: Finding::fail("", Value::Null), ..row("facts") });
         assert!(!failed.passed && failed.failed() == 1);
     }

@@ -23,9 +23,6 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// The most characters of a process's last words.
 const MOST_SAID: usize = 200;
 
-/// ROCm's last words before it ends a process: no exception is thrown.
-const MEMORY_FAULT: &str = "Memory access fault by GPU";
-
 /// Signals by which users and systems end processes that work.
 const OTHERS: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
 
@@ -69,17 +66,16 @@ fn judge(end: &End) -> Trial {
             _ => Trial::Refused,
         },
         End::Signal { signal, .. } if OTHERS.contains(signal) => Trial::Refused,
-        End::Signal { signal, stderr } => Trial::Broken(format!("it crashed by signal {signal}{}", last_words(stderr))),
+        End::Signal { signal, stderr } => Trial::Broken(format!("it {}", crash(*signal, stderr))),
         End::Hung => Trial::Broken(format!("it did not end within {} s", PATIENCE.as_secs())),
         End::Interrupted(_) => Trial::Refused,
     }
 }
 
-/// The line that says most of a crash: the runtime's, or else the last one.
-fn last_words(stderr: &str) -> String {
-    let lines = || stderr.lines().map(str::trim).filter(|line| !line.is_empty());
-    let line = lines().find(|line| line.contains(MEMORY_FAULT)).or_else(|| lines().next_back());
-    line.map(|line| format!(" ({})", line.chars().take(MOST_SAID).collect::<String>())).unwrap_or_default()
+/// The words for a crash by a signal.
+pub fn crash(signal: i32, stderr: &str) -> String {
+    let said = |line: &str| format!(" ({})", line.chars().take(MOST_SAID).collect::<String>());
+    format!("crashed by signal {signal}{}", child::last_words(stderr).map(said).unwrap_or_default())
 }
 
 #[cfg(test)]
