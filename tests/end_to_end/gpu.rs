@@ -340,6 +340,14 @@ fn a_gpu_that_crashes_unasked_costs_a_line() {
     let asked = decode(&script, &["--device", "cuda", "-o", "never.png"]);
     asked.failed(2, "trying cuda:0 in a process of its own: it crashed by signal 6");
     assert_eq!(place.files(), ["out.png"]);
+    // One that crashes later, while it is measured, ends the first process alone.
+    let later = format!("{ONE};crash=30");
+    let options = ["--device", "cuda", "--policy", "fixed", "-o", "never.png"];
+    assert_eq!(decode(&later, &options).0.status.code(), None);
+    decode(&later, &options).failed(2, "trying cuda:0 in a process of its own: it crashed by signal 6");
+    assert_eq!(place.files(), ["out.png"]);
+    decode(ONE, &options).succeeded();
+    fs::remove_file(place.path("never.png")).unwrap();
     // After it was mended it is used.
     let mended = decode(ONE, &["--policy", "fixed", "--json", "-o", "mended.png"]);
     assert_eq!(mended.record()["device"]["name"], "Fake GPU 0");

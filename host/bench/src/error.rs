@@ -30,6 +30,14 @@ pub enum Error {
         /// The cause.
         source: std::io::Error,
     },
+    /// The folder for generated weights can't be written.
+    #[error("{path}: generated weights can't be written: {source}: set XDG_CACHE_HOME to a folder with 2 GB")]
+    Cache {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
     /// There is no folder for generated weights.
     #[error("no cache folder: set HOME or XDG_CACHE_HOME")]
     NoCache,
@@ -77,7 +85,7 @@ impl Error {
         match self {
             Error::Engine(error) => error.is_input(),
             Error::Spelling { .. } | Error::Unknown { .. } | Error::NoCache => true,
-            Error::NoWeights | Error::Write { .. } => true,
+            Error::NoWeights | Error::Write { .. } | Error::Cache { .. } => true,
             Error::Shapes { .. } | Error::Weights(_) => false,
         }
     }

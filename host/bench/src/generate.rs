@@ -142,8 +142,11 @@ impl Weights {
         let folder = cache_folder()?;
         let path = folder.join(format!("generated-{}-{}-{RECIPE}.safetensors", self.network.name, self.seed));
         if !path.is_file() {
-            fs::create_dir_all(&folder).map_err(|source| Error::Write { path: folder, source })?;
-            self.write(&path)?;
+            fs::create_dir_all(&folder).map_err(|source| Error::Cache { path: folder, source })?;
+            self.write(&path).map_err(|error| match error {
+                Error::Write { path, source } => Error::Cache { path, source },
+                other => other,
+            })?;
         }
         Ok(path)
     }

@@ -57,7 +57,7 @@ pub use machine::{Announcer, Found, Machine, Probe, announce_probe};
 pub use observer::{Cancelled, FinishedStep, Next, Observer, StopCheck};
 pub use picture::{DecodeJob, EncodeJob, Latents, Pictures};
 pub use text::{TextJob, Texts};
-pub use trial::{Trial, TryGpu, load_gpus, try_gpus_by};
+pub use trial::{Trial, TryGpu, Trying, load_gpus, try_gpus_by};
 pub use vae::{VaeFile, VideoVaeFile};
 pub use weights::{Budget, Lease, Part, Reservation, Usage, WeightKey, WeightStore};
 pub use work::{AnyDecided, AnyFailed, Decided, Failed, Runnable};

@@ -71,6 +71,7 @@ pub(crate) type Format = (Stage, Precision, Option<Layout>);
 /// A device that was chosen and looked at, but not measured yet.
 #[derive(Debug)]
 pub struct Found {
+    choice: Choice,
     device: Device,
     facts: Facts,
     /// Nobody asked for this device: if it can't be measured, the CPU takes its place.
@@ -173,7 +174,7 @@ impl Machine {
         memory::install()?;
         let device = device::select(choice)?;
         let replaceable = choice == Choice::Auto && device != Device::Cpu;
-        Ok(Found { device, facts: device::facts(device, backend)?, replaceable })
+        Ok(Found { choice, device, facts: device::facts(device, backend)?, replaceable })
     }
 }
 
@@ -194,11 +195,12 @@ impl Found {
     }
 
     fn measure_this(self, probe: Probe) -> Result<Machine> {
-        let Self { device, mut facts, .. } = self;
+        let Self { choice, device, mut facts, .. } = self;
         let fingerprint = fingerprint(device, &facts);
         let place = place(device, &facts);
         let mut measured = kept_or_measured(place.as_deref(), &fingerprint, probe, Surroundings::now(), || {
             announce(&facts, None);
+            let _mark = (device != Device::Cpu).then(|| trial::measuring(choice));
             let measured = probe::measure(device)?;
             announce(&facts, Some(&measured));
             // Memory that the probe took must not serve the first job.

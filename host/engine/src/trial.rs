@@ -7,6 +7,7 @@ use std::{
 };
 
 use tilewright_files::{UserFolder, digest::fnv1a};
+use tilewright_plan::Backend;
 use tilewright_torch::{Error, Result, backend, device::Choice};
 use tilewright_wording::Setting;
 
@@ -23,8 +24,17 @@ pub enum Trial {
     Broken(String),
 }
 
+/// The work of a trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trying {
+    /// The device's first operations.
+    Operations,
+    /// The whole measurement as well, since a process did not survive it.
+    Measurement,
+}
+
 /// A function that tries a GPU in a process of its own.
-pub type TryGpu = fn(Choice) -> Trial;
+pub type TryGpu = fn(Choice, Trying) -> Trial;
 
 /// Set once for the process.
 static TRY_GPU: OnceLock<TryGpu> = OnceLock::new();
@@ -60,11 +70,7 @@ pub(crate) fn survived(choice: Choice) -> Result<()> {
     let reason = match tried.iter().find(|(of, _)| *of == choice) {
         Some((_, reason)) => reason.clone(),
         None => {
-            let driver = libraries::driver(backend).unwrap_or_else(|| "no driver".into());
-            let [version, files, settings] =
-                [env!("CARGO_PKG_VERSION").to_owned(), libraries::files(), libraries::settings()];
-            let with = format!("tilewright {version}, libtorch {files}, {driver}{settings}");
-            let reason = tried_or_kept(place(choice), &with, || try_gpu(choice));
+            let reason = tried_or_kept(place(choice), &circumstances(backend), |trying| try_gpu(choice, trying));
             tried.push((choice, reason.clone()));
             reason
         }
@@ -75,6 +81,49 @@ pub(crate) fn survived(choice: Choice) -> Result<()> {
             what: format!("trying {} in a process of its own", name(choice)),
             reason: format!("{reason}; update the driver and its libraries, or use {} cpu", Setting::Device),
         }),
+    }
+}
+
+/// The circumstances that a trial is good for: program, libtorch, driver and their settings.
+fn circumstances(backend: Backend) -> String {
+    let driver = libraries::driver(backend).unwrap_or_else(|| "no driver".into());
+    let [version, files, settings] = [env!("CARGO_PKG_VERSION").to_owned(), libraries::files(), libraries::settings()];
+    format!("tilewright {version}, libtorch {files}, {driver}{settings}")
+}
+
+/// The mark that a GPU is being measured in this process. It stays behind if the process crashes or
+/// is killed: the next one tries the measurement in a process of its own.
+#[derive(Debug)]
+pub(crate) struct Measuring {
+    place: PathBuf,
+    with: String,
+}
+
+/// The last line of a trial's file while the GPU is measured.
+const MEASURING: &str = "\nit is being measured";
+
+/// Marks that a GPU is measured until the result is dropped; none of a GPU that was not tried.
+pub(crate) fn measuring(choice: Choice) -> Option<Measuring> {
+    let (Choice::Auto | Choice::Gpu(_), Some(_), Some((backend, _))) = (choice, TRY_GPU.get(), backend::beside())
+    else {
+        return None;
+    };
+    Measuring::begin(place(choice)?, circumstances(backend))
+}
+
+impl Measuring {
+    fn begin(place: PathBuf, with: String) -> Option<Self> {
+        let has_worked = tilewright_files::read(&place, MOST_KEPT).is_ok_and(|kept| kept == with.as_bytes());
+        has_worked.then(|| kept::write(&place, format!("{with}{MEASURING}").as_bytes(), true)).flatten()?;
+        Some(Self { place, with })
+    }
+}
+
+impl Drop for Measuring {
+    fn drop(&mut self) {
+        if kept::write(&self.place, self.with.as_bytes(), true).is_none() {
+            tracing::debug!("the measurement of the GPU is tried again in a process of its own");
+        }
     }
 }
 
@@ -97,12 +146,13 @@ const MOST_KEPT: u64 = 1 << 16;
 /// The reason that a trial was not survived. One that was survived is kept with what it was done
 /// `with`, and not done again; one that was not is done again in the next process, so that a
 /// machine that was mended has its GPU.
-fn tried_or_kept(place: Option<PathBuf>, with: &str, trial: impl FnOnce() -> Trial) -> Option<String> {
-    let kept = place.as_ref().and_then(|place| tilewright_files::read(place, MOST_KEPT).ok());
-    if kept.is_some_and(|kept| kept == with.as_bytes()) {
+fn tried_or_kept(place: Option<PathBuf>, with: &str, trial: impl FnOnce(Trying) -> Trial) -> Option<String> {
+    let kept = place.as_ref().and_then(|place| tilewright_files::read(place, MOST_KEPT).ok()).unwrap_or_default();
+    if kept == with.as_bytes() {
         return None;
     }
-    match trial() {
+    let is_marked = kept == format!("{with}{MEASURING}").as_bytes();
+    match trial(if is_marked { Trying::Measurement } else { Trying::Operations }) {
         Trial::Works => {
             if place.and_then(|place| kept::write(&place, with.as_bytes(), true)).is_none() {
                 tracing::debug!("the trial of the GPU can't be kept");
@@ -124,7 +174,8 @@ mod tests {
         let mut count = 0;
         let mut run = |with: &str, end: Trial| {
             let place = Some(folder.path().join("new/trial.txt"));
-            let reason = tried_or_kept(place, with, || {
+            let reason = tried_or_kept(place, with, |trying| {
+                assert_eq!(trying, Trying::Operations);
                 count += 1;
                 end
             });
@@ -137,6 +188,31 @@ mod tests {
         assert_eq!(run("one", Trial::Works), (None, 4));
         assert_eq!(run("one", broken()), (None, 4), "it worked");
         assert_eq!(run("two", broken()), (Some("it crashed".into()), 5), "with another driver");
+    }
+
+    #[test]
+    fn a_measurement_that_was_not_survived_is_tried() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("trial.txt");
+        let run = |end: Trial| {
+            let mut tried = None;
+            let reason = tried_or_kept(Some(place.clone()), "one", |trying| {
+                tried = Some(trying);
+                end
+            });
+            (reason, tried)
+        };
+        let mark = || Measuring::begin(place.clone(), "one".into());
+        assert!(mark().is_none(), "it was not tried");
+        assert_eq!(run(Trial::Works), (None, Some(Trying::Operations)));
+        drop(mark().unwrap());
+        assert_eq!(run(Trial::Works), (None, None));
+        // A crash drops nothing.
+        std::mem::forget(mark().unwrap());
+        let broken = Trial::Broken("it crashed".into());
+        assert_eq!(run(broken), (Some("it crashed".into()), Some(Trying::Measurement)));
+        assert_eq!(run(Trial::Works), (None, Some(Trying::Measurement)));
+        assert_eq!(run(Trial::Works), (None, None));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::{
 
 use half::{bf16, f16};
 use rand_chacha::rand_core::Rng;
-use safetensors::{View, tensor::Dtype};
+use safetensors::{SafeTensorError, View, tensor::Dtype};
 use tilewright_models::{AnyConfig, DenoiserConfig, Stored, flux, wan};
 use tilewright_nn::Needed;
 
@@ -285,7 +285,10 @@ impl TransformerWeights {
     fn write_safetensors(self, path: &Path, pieces: &[Piece]) -> Result<()> {
         let views = pieces.iter().map(|piece| (piece.name.as_str(), Lazy { weights: self, piece }));
         let format = [("format".to_owned(), "pt".to_owned())].into();
-        Ok(safetensors::serialize_to_file(views, Some(format), path)?)
+        safetensors::serialize_to_file(views, Some(format), path).map_err(|error| match error {
+            SafeTensorError::IoError(source) => Error::Write { path: path.to_owned(), source },
+            other => Error::Weights(other),
+        })
     }
 
     /// Version 3 of the format (github.com/ggml-org/ggml, docs/gguf.md).

@@ -97,8 +97,10 @@ pub fn run(arguments: &DeviceCheck) -> Outcome {
         let finding = match name.as_str() {
             BACKEND => Finding::pass("", serde_json::to_value(backend(arguments.on.device)).map_err(Failure::work)?),
             DEVICE => Finding::pass("", gpu()?.into()),
-            trial::NAME => trial::finding(arguments.on.device),
-            name => known(name)?.run(arguments.on.device, effort),
+            name => match trial::finding(name, arguments.on.device) {
+                Some(finding) => finding,
+                None => known(name)?.run(arguments.on.device, effort),
+            },
         };
         let text = serde_json::to_string(&finding).map_err(Failure::work)?;
         return Ok(writeln!(printer::stdout(), "{text}")?);

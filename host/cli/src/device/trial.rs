@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use tilewright_device_check::{Finding, Verdict};
-use tilewright_engine::{Machine, Trial, try_gpus_by};
+use tilewright_engine::{Machine, Probe, Trial, Trying, try_gpus_by};
 use tilewright_torch::device::Choice;
 
 use super::check;
@@ -14,11 +14,14 @@ use crate::{
     child::{self, End},
 };
 
-/// The name by which a process of the check is asked for it.
-pub const NAME: &str = "trial";
+/// A trial: the name by which a process of the check is asked for it, its work, and the longest
+/// time of it. A first start loads gigabytes, and may compile kernels.
+type Kind = (&'static str, Trying, Duration);
 
-/// The longest time of one: a first start loads gigabytes, and may compile kernels.
-const PATIENCE: Duration = Duration::from_secs(120);
+const KINDS: [Kind; 2] = [
+    ("trial", Trying::Operations, Duration::from_secs(120)),
+    ("trial-measured", Trying::Measurement, Duration::from_secs(300)),
+];
 
 /// The most characters of a process's last words.
 const MOST_SAID: usize = 200;
@@ -35,22 +38,29 @@ pub fn begin(command: &Command) {
     }
 }
 
-/// The finding of this process, which is the one that tries: it ends in order, or not at all.
-pub fn finding(choice: Choice) -> Finding {
-    match Machine::find(choice) {
-        Ok(_) => Finding::pass("", Value::Null),
+/// The finding of this process, if it is asked for a trial by this name: it ends in order, or not
+/// at all. What is measured is kept.
+pub fn finding(name: &str, choice: Choice) -> Option<Finding> {
+    let (_, trying, _) = KINDS.iter().find(|kind| kind.0 == name)?;
+    let tried = match trying {
+        Trying::Operations => Machine::find(choice).map(drop),
+        Trying::Measurement => Machine::open(choice, Probe::Kept).map(drop),
+    };
+    Some(match tried {
+        Ok(()) => Finding::pass("", Value::Null),
         Err(error) => Finding::fail(error.to_string(), Value::Null),
-    }
+    })
 }
 
-fn try_gpu(choice: Choice) -> Trial {
+fn try_gpu(choice: Choice, trying: Trying) -> Trial {
+    let Some((name, _, patience)) = KINDS.iter().find(|kind| kind.1 == trying) else { return Trial::Refused };
     let run = || {
         let mut command = child::of_this_program()?;
-        command.args(["device", "check", "--part", NAME, "--device", &choice.to_string()]);
-        child::run(&mut command, PATIENCE)
+        command.args(["device", "check", "--part", name, "--device", &choice.to_string()]);
+        child::run(&mut command, *patience)
     };
     match run() {
-        Ok(end) => judge(&end),
+        Ok(end) => judge(&end, *patience),
         Err(error) => {
             tracing::debug!(%error, "the GPU is not tried in a process of its own");
             Trial::Refused
@@ -59,7 +69,7 @@ fn try_gpu(choice: Choice) -> Trial {
 }
 
 /// The meaning of a process's end.
-fn judge(end: &End) -> Trial {
+fn judge(end: &End, patience: Duration) -> Trial {
     match end {
         End::Exited { stdout, .. } => match check::finding(stdout) {
             Some(Finding { verdict: Verdict::Pass, .. }) => Trial::Works,
@@ -67,7 +77,7 @@ fn judge(end: &End) -> Trial {
         },
         End::Signal { signal, .. } if OTHERS.contains(signal) => Trial::Refused,
         End::Signal { signal, stderr } => Trial::Broken(format!("it {}", crash(*signal, stderr))),
-        End::Hung => Trial::Broken(format!("it did not end within {} s", PATIENCE.as_secs())),
+        End::Hung => Trial::Broken(format!("it did not end within {} s", patience.as_secs())),
         End::Interrupted(_) => Trial::Refused,
     }
 }
@@ -88,6 +98,7 @@ mod tests {
             let stdout = format!("{}\n", serde_json::to_string(finding).unwrap());
             End::Exited { stdout, stderr: "warning: it is warm".into() }
         };
+        let judge = |end: &End| judge(end, Duration::from_secs(120));
         let signal = |signal, stderr: &str| End::Signal { signal, stderr: stderr.into() };
         assert_eq!(judge(&exited(&Finding::pass("", Value::Null))), Trial::Works);
         assert_eq!(judge(&exited(&Finding::fail("no kernel", Value::Null))), Trial::Refused);
