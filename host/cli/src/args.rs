@@ -247,7 +247,7 @@ pub enum DeviceCommand {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Each part runs in a process of its own, so that a hang or a crash costs one part. The report
-holds no folders or users' names: paste it into a bug report. The weights are generated: those of
+holds no folders: paste it into a bug report. The weights are generated: those of
 autoencoders once, into the cache folder, and those of transformers, up to 1.1 GB, into TMPDIR
 for the time of a part. A slow device leaves runs out, and the report says how many. The exit
 status is 1 if a part fails.")]

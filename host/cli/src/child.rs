@@ -2,8 +2,8 @@
 
 use std::{
     env, fs, io,
-    io::Read,
-    os::unix::process::ExitStatusExt,
+    io::{ErrorKind, Read},
+    os::unix::process::{CommandExt, ExitStatusExt},
     process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
@@ -36,14 +36,21 @@ pub enum End {
 /// nothing.
 pub const FILES: &str = "TILEWRIGHT_CHECK_FILES";
 
+/// The most times that a folder's files are removed while others may come.
+const TURNS: u32 = 100;
+
 /// Ends this process, and removes its files, as soon as the one that waits for it has ended in
 /// whatever way: that one holds the other end of standard input.
 pub fn end_with_parent() {
     let Some(files) = env::var_os(FILES) else { return };
     thread::spawn(move || {
         let _ = io::copy(&mut io::stdin(), &mut io::sink());
-        if !files.is_empty() {
-            let _ = fs::remove_dir_all(files);
+        // Other threads may write there meanwhile.
+        for _ in 0..TURNS {
+            if !files.is_empty() && fs::remove_dir_all(&files).is_err_and(|error| error.kind() != ErrorKind::NotFound) {
+                continue;
+            }
+            break;
         }
         low_level::exit(1);
     });
@@ -67,6 +74,8 @@ pub fn of_this_program() -> io::Result<Command> {
 
 /// Runs a process to its end, for as long as it may take.
 pub fn run(command: &mut Command, patience: Duration) -> io::Result<End> {
+    // In a group of its own: a terminal's signals come to this process alone, which ends it.
+    command.process_group(0);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     // Read aside: a full pipe would stop the process.
     let (stdout, stderr) = (read(child.stdout.take()), read(child.stderr.take()));
@@ -84,7 +93,7 @@ pub fn run(command: &mut Command, patience: Duration) -> io::Result<End> {
         return Ok(signals::status().map_or(End::Hung, End::Interrupted));
     };
     let (stdout, stderr) = (stdout.join().unwrap_or_default(), stderr.join().unwrap_or_default());
-    // A terminal sends its signal to both.
+    // Another signal may have ended it because of this one.
     if let Some(interrupted) = signals::status() {
         return Ok(End::Interrupted(interrupted));
     }

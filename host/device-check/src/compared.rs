@@ -39,7 +39,10 @@ impl Compared {
     ) -> Result<(), String> {
         match found {
             Ok(found) => {
-                let error = relative_error(&found, expected)?;
+                let error = match relative_error(&found, expected) {
+                    Ok(error) => error,
+                    Err(failure) => return self.fail(&of, failure, row),
+                };
                 row["error"] = error.into();
                 self.worst = self.worst.max(error / most);
                 let is_fault = error.is_nan() || error > most;

@@ -2,7 +2,8 @@
 //! crashes or hangs then costs a line, and not the program.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
+    process,
     sync::{Mutex, OnceLock, PoisonError},
 };
 
@@ -99,8 +100,8 @@ pub(crate) struct Measuring {
     with: String,
 }
 
-/// The last line of a trial's file while the GPU is measured.
-const MEASURING: &str = "\nit is being measured";
+/// The last line of a trial's file while the GPU is measured, before the process's number.
+const MEASURING: &str = "\nit is being measured by ";
 
 /// Marks that a GPU is measured until the result is dropped; none of a GPU that was not tried.
 pub(crate) fn measuring(choice: Choice) -> Option<Measuring> {
@@ -114,7 +115,9 @@ pub(crate) fn measuring(choice: Choice) -> Option<Measuring> {
 impl Measuring {
     fn begin(place: PathBuf, with: String) -> Option<Self> {
         let has_worked = tilewright_files::read(&place, MOST_KEPT).is_ok_and(|kept| kept == with.as_bytes());
-        has_worked.then(|| kept::write(&place, format!("{with}{MEASURING}").as_bytes(), true)).flatten()?;
+        has_worked
+            .then(|| kept::write(&place, format!("{with}{MEASURING}{}", process::id()).as_bytes(), true))
+            .flatten()?;
         Some(Self { place, with })
     }
 }
@@ -148,11 +151,15 @@ const MOST_KEPT: u64 = 1 << 16;
 /// machine that was mended has its GPU.
 fn tried_or_kept(place: Option<PathBuf>, with: &str, trial: impl FnOnce(Trying) -> Trial) -> Option<String> {
     let kept = place.as_ref().and_then(|place| tilewright_files::read(place, MOST_KEPT).ok()).unwrap_or_default();
-    if kept == with.as_bytes() {
+    let kept = String::from_utf8_lossy(&kept);
+    let rest = kept.strip_prefix(with);
+    let measuring = rest.and_then(|rest| rest.strip_prefix(MEASURING));
+    // One that measures now is not dead.
+    let is_under_way = measuring.is_some_and(|number| Path::new("/proc").join(number).exists());
+    if rest == Some("") || is_under_way {
         return None;
     }
-    let is_marked = kept == format!("{with}{MEASURING}").as_bytes();
-    match trial(if is_marked { Trying::Measurement } else { Trying::Operations }) {
+    match trial(if measuring.is_some() { Trying::Measurement } else { Trying::Operations }) {
         Trial::Works => {
             if place.and_then(|place| kept::write(&place, with.as_bytes(), true)).is_none() {
                 tracing::debug!("the trial of the GPU can't be kept");
@@ -207,8 +214,10 @@ mod tests {
         assert_eq!(run(Trial::Works), (None, Some(Trying::Operations)));
         drop(mark().unwrap());
         assert_eq!(run(Trial::Works), (None, None));
-        // A crash drops nothing.
+        // A crash drops nothing, and while the process lives it has not crashed.
         std::mem::forget(mark().unwrap());
+        assert_eq!(run(Trial::Works), (None, None));
+        std::fs::write(&place, format!("one{MEASURING}4294967295")).unwrap();
         let broken = Trial::Broken("it crashed".into());
         assert_eq!(run(broken), (Some("it crashed".into()), Some(Trying::Measurement)));
         assert_eq!(run(Trial::Works), (None, Some(Trying::Measurement)));

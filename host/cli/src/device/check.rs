@@ -10,7 +10,7 @@ use std::{
 
 use serde::Serialize;
 use serde_json::Value;
-use tch::{Cuda, Device};
+use tch::Device;
 use tempfile::TempDir;
 use tilewright_device_check::{Effort, Finding, PARTS, Part, Verdict, find};
 use tilewright_plan::Backend;
@@ -116,8 +116,9 @@ pub fn run(arguments: &DeviceCheck) -> Outcome {
     // Libraries that crash or hang while they are loaded must not end the check.
     let loaded = scratch.child(BACKEND, &[], LOADING, arguments.on.device, arguments)?;
     let backend: Option<Backend> = serde_json::from_value(loaded.data).unwrap_or_default();
-    // A part that found no GPU would check the processor in its place.
-    let device = match (arguments.on.device, backend) {
+    // A part that found no GPU would check the processor in its place, also where the back end that
+    // lies beside the program does not load.
+    let device = match (arguments.on.device, backend::beside()) {
         (Choice::Auto, Some(_)) => match scratch.child(DEVICE, &[], LOADING, arguments.on.device, arguments)?.data {
             Value::String(name) => name.parse().map_err(Failure::work)?,
             _ => Choice::Gpu(0),
@@ -131,6 +132,7 @@ pub fn run(arguments: &DeviceCheck) -> Outcome {
         // Before each part: a device may take the machine with it.
         if let Some(path) = &arguments.report {
             report.write(path)?;
+            signals::advise("the report holds the parts that had ended".into());
         }
         let start = Instant::now();
         let patience = arguments.patience.map_or_else(|| part.patience(effort), Duration::from_secs);
@@ -171,12 +173,12 @@ fn backend(choice: Choice) -> Option<Backend> {
 }
 
 /// The first GPU that works, or else the first, by the name that options give it; "cpu" on a
-/// machine without any.
+/// machine where neither the driver nor the runtime shows any.
 fn gpu() -> Outcome<String> {
-    backend::load().map_err(Failure::work)?;
+    let backend = backend::load().map_err(Failure::work)?;
     let choice = match device::select(Choice::Auto).map_err(Failure::work)? {
         Device::Cuda(index) => Choice::Gpu(index),
-        _ if Cuda::device_count() > 0 => Choice::Gpu(0),
+        _ if backend.is_some_and(device::is_gpu_expected) => Choice::Gpu(0),
         _ => Choice::Cpu,
     };
     Ok(choice.to_string())
@@ -185,7 +187,7 @@ fn gpu() -> Outcome<String> {
 /// Text whose paths have lost their folders, which tell of the user: reports are published. Those
 /// of the system stay.
 fn without_folders(text: &str) -> String {
-    let is_end = |letter: char| letter.is_whitespace() || "'\",;:()".contains(letter);
+    let is_end = |letter: char| letter.is_whitespace() || "'\",;:()=[]<>`".contains(letter);
     let shortened = |word: &str| match word.rsplit_once('/') {
         Some((folder, name)) if folder.starts_with('/') && !SYSTEM.iter().any(|of| word.starts_with(of)) => {
             name.to_owned()
@@ -269,7 +271,7 @@ impl Scratch {
                 let hangs = format!("did not end within {} s: it hangs", patience.as_secs());
                 return Ok(Finding::fail(hangs, Value::Null));
             }
-            End::Interrupted(_) => return Err(Failure::work("interrupted: the report holds the parts that had ended")),
+            End::Interrupted(_) => return Err(Failure::work("interrupted")),
         };
         Ok(finding(&stdout).unwrap_or_else(|| {
             let line = child::last_words(&stderr).unwrap_or("it said nothing");

@@ -12,6 +12,7 @@ use super::check;
 use crate::{
     args::{Command, DeviceCommand},
     child::{self, End},
+    tell::tell,
 };
 
 /// A trial: the name by which a process of the check is asked for it, its work, and the longest
@@ -44,7 +45,7 @@ pub fn finding(name: &str, choice: Choice) -> Option<Finding> {
     let (_, trying, _) = KINDS.iter().find(|kind| kind.0 == name)?;
     let tried = match trying {
         Trying::Operations => Machine::find(choice).map(drop),
-        Trying::Measurement => Machine::open(choice, Probe::Kept).map(drop),
+        Trying::Measurement => Machine::open(choice, Probe::Fresh).map(drop),
     };
     Some(match tried {
         Ok(()) => Finding::pass("", Value::Null),
@@ -57,6 +58,14 @@ fn try_gpu(choice: Choice, trying: Trying) -> Trial {
     let run = || {
         let mut command = child::of_this_program()?;
         command.args(["device", "check", "--part", name, "--device", &choice.to_string()]);
+        // Measurements are kept for a number of threads.
+        command.args(["--threads", &tch::get_num_threads().to_string()]);
+        if trying == Trying::Measurement {
+            let most = patience.as_secs();
+            tell!(
+                "note: a process ended while it measured the GPU: another one measures it first, for {most} s at most"
+            );
+        }
         child::run(&mut command, *patience)
     };
     match run() {
