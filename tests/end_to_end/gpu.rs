@@ -232,11 +232,19 @@ fn a_forward_on_a_gpu_has_as_few_launches_as_are_priced() {
         let inputs = ["sample", "--transformer", &file, "--conditioning", "conditioning.safetensors"];
         let shape = ["--size", "512x512", "--steps", steps, "-o", "out.safetensors", "--device", "cuda"];
         let plan = ["--policy", "fixed", "--set", "precision=bf16", "--set", "weights=expanded"];
-        run(&place, &script, &[&inputs[..], &shape, &plan].concat()).succeeded();
+        let mut command = command(&place, &script, &[&inputs[..], &shape, &plan].concat());
+        Run(command.env("XDG_CACHE_HOME", place.path("cache")).output().unwrap()).succeeded();
         counted(&fs::read_to_string(place.path("counts")).unwrap())
     };
-    // The first one probes the device, too.
+    // The first one probes the device, too. On a busy machine heads may be measured as faster when
+    // they are copied first.
     sample("1");
+    let kept = fs::read_dir(place.path("cache/tilewright")).unwrap().map(|entry| entry.unwrap().path());
+    for path in kept.filter(|path| path.extension().is_some_and(|ending| ending == "json")) {
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains("\"apart\":"), "{text}");
+        fs::write(path, text.replace("\"apart\":true", "\"apart\":false")).unwrap();
+    }
     let [one, two] = [sample("1"), sample("2")];
     let [launches, bytes] = [two[0] - one[0], two[1] - one[1]];
     let tokens = (32 * 32 + TEXT) as f64;
