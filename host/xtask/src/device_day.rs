@@ -35,8 +35,9 @@ pub fn prepare(project: &Project, profile: &str) -> Result<()> {
     bundle::pack(project, profile)?;
     let folder = project.root.join(FOLDER);
     let wheels = folder.join(WHEELS);
-    if wheels.exists() {
-        fs::remove_dir_all(&wheels)?;
+    // Files of an earlier one would travel, too.
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
     }
     fs::create_dir_all(&wheels)?;
     fs::copy(bundle::archive(project), folder.join(bundle::ARCHIVE))?;
