@@ -7,6 +7,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// The back end's sources.
+const SOURCES: [&str; 6] = [
+    "shim/script.cpp",
+    "shim/device.cpp",
+    "shim/runtime.cpp",
+    "shim/operators.cpp",
+    "shim/counter.cpp",
+    "shim/profiler.cpp",
+];
+
 fn main() {
     println!("cargo:rerun-if-changed=shim");
     println!("cargo:rerun-if-changed=../torch/shim/device_allocator.h");
@@ -64,7 +74,8 @@ fn compile(include: &Path, to: &Path) {
     command.args(["-shared", "-Wl,-Bsymbolic", "-fPIC", "-g0", "-Wall", "-Wextra", "-Wno-unused-parameter"]);
     command.arg("-I../torch/shim").arg("-isystem").arg(include);
     command.arg("-isystem").arg(include.join("torch/csrc/api/include"));
-    command.args(["shim/script.cpp", "shim/device.cpp", "shim/runtime.cpp", "shim/operators.cpp", "shim/counter.cpp"]);
+    command.arg("-isystem").arg(include.join("kineto"));
+    command.args(SOURCES);
     let status = command.arg("-o").arg(to).status().expect("a C++ compiler is installed");
     assert!(status.success(), "the fake back end does not compile");
 }

@@ -37,6 +37,7 @@ fn main() {
         .file("shim/multi_head.cpp")
         .file("shim/attention.cpp")
         .file("shim/unit_norm.cpp")
+        .file("shim/profile.cpp")
         .compile("tilewright_torch");
     println!("cargo:rustc-link-lib=c10");
     println!("cargo:rustc-link-arg=-fopenmp");

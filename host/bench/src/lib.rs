@@ -24,7 +24,7 @@ pub use difference::{Borders, Difference};
 pub use error::{Error, Result};
 pub use files::{cache_folder, write_whole};
 pub use generate::{Latents, Network, Transformer, TransformerWeights, Weights};
-pub use race::{Planners, Rounds, Watch};
+pub use race::{Planners, Rounds, StageProfile, Watch};
 pub use report::{Against, Report, Row};
 pub use spelling::Spelling;
 pub use tilewright_statistics::{Ratio, Summary};

@@ -3,10 +3,12 @@
 
 use std::{error::Error as StdError, ops::ControlFlow};
 
+use serde::Serialize;
 use tch::Tensor;
-use tilewright_engine::{Cancelled, DenoiseJob, Error, Finished, Observer, Unfinished};
+use tilewright_engine::{Cancelled, DenoiseJob, Error, Finished, Observer, Profiled, Unfinished};
 use tilewright_pipeline::{Decode, FrameStore};
 use tilewright_plan::{Denoise, Planner, Record, Vae, Work};
+use tilewright_profile::{Facts, Profile, Recording};
 
 use crate::{Entry, Spelling};
 
@@ -38,6 +40,8 @@ pub struct Rounds {
     pub warmup: usize,
     /// Runs that are counted.
     pub iterations: usize,
+    /// A further run of each policy is profiled.
+    pub profiled: bool,
 }
 
 impl Rounds {
@@ -59,6 +63,13 @@ pub(crate) trait Raced {
         watch: &mut dyn Watch,
         keeps: bool,
     ) -> std::result::Result<Ran<Self::Work>, Stop>;
+
+    /// Profiles a run.
+    fn profile(
+        &self,
+        planner: &mut dyn Planner<Self::Work>,
+        watch: &mut dyn Watch,
+    ) -> std::result::Result<Option<Profiled>, Stop>;
 }
 
 /// A run that came to its end.
@@ -82,6 +93,12 @@ impl Raced for Decode<'_> {
         let found_loaded = record.outcome.is_some_and(|outcome| outcome.load.is_zero());
         Ok(Ran { record, found_loaded, output })
     }
+
+    fn profile(&self, planner: &mut dyn Planner, watch: &mut dyn Watch) -> std::result::Result<Option<Profiled>, Stop> {
+        let mut profiler = ProfilingEar { watch, profiled: None };
+        Decode::run(self, planner, &mut profiler, &mut FrameStore::new(false), &[])?;
+        Ok(profiler.profiled)
+    }
 }
 
 impl Raced for DenoiseJob<'_> {
@@ -96,6 +113,16 @@ impl Raced for DenoiseJob<'_> {
         let Finished { output, record, .. } = self.run(planner, None, &mut Ear(watch))?;
         let found_loaded = record.outcome.is_some_and(|outcome| outcome.load.is_zero());
         Ok(Ran { record, found_loaded, output: keeps.then_some(output.latents) })
+    }
+
+    fn profile(
+        &self,
+        planner: &mut dyn Planner<Denoise>,
+        watch: &mut dyn Watch,
+    ) -> std::result::Result<Option<Profiled>, Stop> {
+        let mut profiler = ProfilingEar { watch, profiled: None };
+        DenoiseJob::run(self, planner, None, &mut profiler)?;
+        Ok(profiler.profiled)
     }
 }
 
@@ -148,14 +175,16 @@ pub(crate) struct Lane<W: Work = Vae> {
     /// The last output, as in [`Ran`], and its plan.
     pub output: Option<Tensor>,
     pub plan: Option<W::Plan>,
+    /// The run that was profiled.
+    pub profile: Option<StageProfile>,
     /// The reason why it was stopped.
     pub error: Option<String>,
 }
 
 impl<W: Work> Default for Lane<W> {
     fn default() -> Self {
-        let (first_ms, records, output, plan, error) = (None, Vec::new(), None, None, None);
-        Self { first_ms, records, runs: 0, found_loaded: 0, output, plan, error }
+        let (first_ms, records, output, plan, profile, error) = (None, Vec::new(), None, None, None, None);
+        Self { first_ms, records, runs: 0, found_loaded: 0, output, plan, profile, error }
     }
 }
 
@@ -242,7 +271,11 @@ pub(crate) fn race<J: Raced>(
         runners[index].run(round, rounds, watch)
     });
     runners.iter_mut().zip(errors).for_each(|(runner, error)| runner.lane.error = error);
-    ended
+    ended?;
+    match rounds.profiled {
+        true => runners.iter_mut().try_for_each(|runner| runner.profile(watch)),
+        false => Ok(()),
+    }
 }
 
 impl<'a, J: Raced> Runner<'a, J> {
@@ -258,6 +291,28 @@ impl<'a, J: Raced> Runner<'a, J> {
         Self { made, label, keeps, lane: Lane { error, ..Lane::default() } }
     }
 
+    /// Profiles a further run, unless the policy was stopped.
+    fn profile(&mut self, watch: &mut dyn Watch) -> std::result::Result<(), Interrupted> {
+        let Self { made: Some((job, planner)), label, lane, .. } = self else { return Ok(()) };
+        if lane.error.is_some() {
+            return Ok(());
+        }
+        watch.say(&format!("profile: {label}"));
+        match job.profile(planner.as_mut(), watch) {
+            Err(Stop::Interrupted) => return Err(Interrupted),
+            Err(Stop::Failed(error)) => lane.error = Some(error),
+            Ok(None) => {}
+            Ok(Some(Profiled { facts, recording })) => {
+                // Two spellings of one policy are told apart.
+                match Profile::of(&recording, Facts { policy: label.clone(), ..facts }) {
+                    Ok(profile) => lane.profile = Some(StageProfile { profile, recording }),
+                    Err(error) => lane.error = Some(error.to_string()),
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn run(&mut self, round: usize, rounds: Rounds, watch: &mut dyn Watch) -> std::result::Result<(), Stop> {
         let Self { made: Some((job, planner)), keeps, lane, .. } = self else { return Ok(()) };
         let Ran { record, found_loaded, output } = job.run(planner.as_mut(), watch, *keeps)?;
@@ -271,6 +326,41 @@ impl<'a, J: Raced> Runner<'a, J> {
             lane.records.push(record);
         }
         Ok(())
+    }
+}
+
+/// The profile of a policy's run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StageProfile {
+    /// Times by category, operator and layer.
+    #[serde(flatten)]
+    pub profile: Profile,
+    /// The events.
+    #[serde(skip)]
+    pub recording: Recording,
+}
+
+/// Passes a job's progress on, and has it profiled.
+struct ProfilingEar<'a> {
+    watch: &'a mut dyn Watch,
+    profiled: Option<Profiled>,
+}
+
+impl Observer for ProfilingEar<'_> {
+    fn wants_profile(&self) -> bool {
+        true
+    }
+
+    fn profiled(&mut self, profiled: Profiled) {
+        self.profiled = Some(profiled);
+    }
+
+    fn loading_progress(&mut self, _share: f64) -> ControlFlow<Cancelled> {
+        Cancelled::unless(self.watch.goes_on())
+    }
+
+    fn progress(&mut self, _share: f64) -> ControlFlow<Cancelled> {
+        Cancelled::unless(self.watch.goes_on())
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use tilewright_plan::{Cost, Device, Objective, Plan, PoolStatistics, Request, Vae, Value, Work};
 
-use crate::{Difference, Ratio, Spelling, Summary, race::Lane};
+use crate::{Difference, Ratio, Spelling, StageProfile, Summary, race::Lane};
 
 /// A contest and its results.
 #[derive(Clone, Debug, Serialize)]
@@ -102,6 +102,9 @@ pub struct Row {
     pub ratio: Option<Ratio>,
     /// The difference from the reference; null without one.
     pub difference: Option<Difference>,
+    /// The run that was profiled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<StageProfile>,
     /// The reason why it was stopped.
     pub error: Option<String>,
 }
@@ -150,6 +153,7 @@ impl Row {
             estimate: last.and_then(|record| record.estimate),
             ratio: None,
             difference: None,
+            profile: lane.profile.clone(),
             error: lane.error.clone(),
         }
     }

@@ -12,7 +12,7 @@ use tilewright_statistics::Summary;
 use tilewright_torch::psnr;
 
 use crate::{
-    Entry, Planners, Ratio, Result, Rounds, Spelling, Watch,
+    Entry, Planners, Ratio, Result, Rounds, Spelling, StageProfile, Watch,
     race::{Interrupted, Lane, Raced, Stop, race, runners},
 };
 
@@ -103,6 +103,9 @@ pub struct SampleRow {
     /// The PSNR of the latents against the reference's in dB, over the span of its values; infinite
     /// if they are the same, null without a reference.
     pub psnr: Option<f64>,
+    /// The run that was profiled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<StageProfile>,
     /// The reason why it was stopped.
     pub error: Option<String>,
 }
@@ -209,6 +212,7 @@ fn row(Entry { spelling, memory_limit, objective }: &Entry, lane: &Lane<Denoise>
         moved_bytes: outcomes().map(|outcome| outcome.moved_bytes).max(),
         reused: outcomes().map(|outcome| outcome.reused).max().unwrap_or(0),
         estimate: last.and_then(|record| record.estimate),
+        profile: lane.profile.clone(),
         error: lane.error.clone(),
         ..SampleRow::default()
     }

@@ -173,7 +173,7 @@ impl Sweep<'_> {
                 runner.lane.error = Some(format!("would be run as {instead} instead"));
             }
         }
-        let rounds = |iterations| Rounds { first_apart: false, warmup: 0, iterations };
+        let rounds = |iterations| Rounds { first_apart: false, warmup: 0, iterations, profiled: false };
         // The first decode of a size compiles kernels and touches memory for all that follow: it
         // counts for none.
         let mut ended = Ok(());

@@ -109,7 +109,7 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 const PATIENT: usize = usize::MAX;
-const ROUNDS: Rounds = Rounds { first_apart: true, warmup: 1, iterations: 2 };
+const ROUNDS: Rounds = Rounds { first_apart: true, warmup: 1, iterations: 2, profiled: false };
 
 fn vae() -> Model {
     Model::open(&fixture("flux-bfl/ae.safetensors"), Overrides::default()).unwrap()
@@ -166,7 +166,7 @@ fn an_interruption_leaves_what_was_measured() {
         latents: &latents,
         entries: entries.clone(),
         against,
-        rounds: Rounds { first_apart: true, warmup: 0, iterations: 50 },
+        rounds: Rounds { first_apart: true, warmup: 0, iterations: 50, profiled: false },
         allows_blended: false,
     };
     let report = contest(None).run(&planner, &mut Patience(200)).unwrap();
@@ -230,7 +230,7 @@ fn clips_take_turns_and_all_their_frames_are_compared() {
         rounds,
         allows_blended: false,
     };
-    let rounds = Rounds { first_apart: true, warmup: 0, iterations: 1 };
+    let rounds = Rounds { first_apart: true, warmup: 0, iterations: 1, profiled: false };
     let report = contest(Some("whole"), rounds).run(&planner, &mut Patience(PATIENT)).unwrap();
     let request = report.request.unwrap();
     assert_eq!((request.batch, request.frames, request.height, request.width), (2, 9, 64, 112));

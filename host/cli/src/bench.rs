@@ -33,10 +33,10 @@ use crate::{
 const FRAMES: u32 = 17;
 
 /// Runs of the suite: by default and with --quick.
-const FULL: Rounds = Rounds { first_apart: true, warmup: 3, iterations: 10 };
+const FULL: Rounds = Rounds { first_apart: true, warmup: 3, iterations: 10, profiled: false };
 /// Runs of the full suite if a decode takes over a minute.
-const SLOW: Rounds = Rounds { first_apart: true, warmup: 0, iterations: 3 };
-const QUICK: Rounds = Rounds { first_apart: true, warmup: 0, iterations: 2 };
+const SLOW: Rounds = Rounds { first_apart: true, warmup: 0, iterations: 3, profiled: false };
+const QUICK: Rounds = Rounds { first_apart: true, warmup: 0, iterations: 2, profiled: false };
 
 /// Measures or generates, by the command.
 pub fn run(arguments: &Bench) -> Outcome {
@@ -57,6 +57,7 @@ fn contest(arguments: &Bench) -> Outcome {
     // All arguments are checked before anything that takes time.
     let against = arguments.contest.against();
     let roles = files::reads_vae(files::roles().reads("the latent", latent), vae_path);
+    let roles = arguments.contest.profile.begin(roles, false)?;
     let policies = Policies::check(arguments.contest.policies.iter().chain(&against), &arguments.common, roles)?;
     let model = model::open(vae_path, arguments.scaling.overrides())?;
     let machine = machine(&arguments.common)?;
@@ -76,7 +77,9 @@ fn contest(arguments: &Bench) -> Outcome {
     };
     let report = watched(|waiting| contest.run(&policies.planner(), waiting))?;
     let outcome = (&report, report.interrupted);
-    publish(&arguments.common, outcome, || tables::contest(&report), || pages::contest(&report))?;
+    let published = publish(&arguments.common, outcome, || tables::contest(&report), || pages::contest(&report));
+    let profiles = report.runs.iter().filter_map(|row| row.profile.clone());
+    arguments.contest.profile.finish_contest(profiles, arguments.common.json, published)?;
     expect_some(report.runs.iter().any(|row| !row.samples_ms.is_empty()))
 }
 

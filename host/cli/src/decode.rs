@@ -53,7 +53,9 @@ pub fn run(mut arguments: Decode) -> Outcome {
         batch.check(&inputs.iter().map(|input| batch.naming.path(input, ending)).collect::<Vec<_>>())?;
     }
     arguments.report.record.check()?;
-    batch.run(&inputs, "decoded", || Decoder::open(arguments, &batch, &inputs, is_clip))
+    let ended = batch.run(&inputs, "decoded", || Decoder::open(arguments, &batch, &inputs, is_clip));
+    // Of several inputs, those that were decoded count.
+    arguments.report.profile.finish(aside || arguments.report.json, ended)
 }
 
 /// The output of an input's pictures or clips.

@@ -11,12 +11,13 @@ use tilewright_pipeline::{
     ConditioningOutput, EmbeddingFolder, EncoderRun, Parts, TextEncoders, TextPlanning, TextRequest, prompt_notes,
 };
 use tilewright_plan::{Recorder, Stage, Text, TextRecord, bytes, words::with_noun};
+use tilewright_profile::Profile;
 use tilewright_sampling::Convention;
 
 use crate::{
     args::Embed,
     failure::{Failure, Outcome},
-    files, policy, printer,
+    files, policy, printer, profile,
     progress::Progress,
     table,
     tell::{note, tell},
@@ -41,6 +42,7 @@ pub fn run(arguments: &Embed) -> Outcome {
         .reads_all("the embeddings", &arguments.embeddings);
     roles = files::reads_policy(roles, policy::of_stage(Stage::Text, &arguments.governed.policy, '=')?);
     roles = files::check_file(roles, "--record", arguments.report.record.file())?;
+    roles = arguments.report.profile.begin(roles, arguments.report.dry_run)?;
     roles.occupies("-o", &arguments.output).check()?;
     arguments.report.record.check()?;
     let output = ConditioningOutput::new(&arguments.output, arguments.no_clobber)?;
@@ -83,7 +85,8 @@ pub fn run(arguments: &Embed) -> Outcome {
     let path = output.write(&encoded.conditioning)?;
     text_stage::keep_runs(&arguments.report.record, trials, &mut encoded.runs)?;
     let shape = encoded.conditioning.text.size();
-    report(arguments, &encoded.runs, Some((&path, &shape)))
+    let reported = report(arguments, &encoded.runs, Some((&path, &shape)));
+    arguments.report.profile.finish(arguments.report.json, reported)
 }
 
 /// A prompt as it is given, or standard input.
@@ -128,6 +131,9 @@ struct Report<'a> {
     #[serde(flatten)]
     written: Option<Written<'a>>,
     encoders: Vec<Row<'a>>,
+    /// The profile of each run, if it was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    profile: Vec<Profile>,
 }
 
 #[derive(Serialize)]
@@ -144,7 +150,7 @@ fn report(arguments: &Embed, runs: &[EncoderRun], written: Option<(&Path, &[i64]
         printer::lines(&explained.join("\n\n"));
         let encoders = runs.iter().map(Row::new).collect();
         let written = written.map(|(path, shape)| Written { output: path.display().to_string(), shape });
-        return printer::json(&Report { written, encoders });
+        return printer::json(&Report { written, encoders, profile: profile::unreported() });
     }
     for text in &explained {
         writeln!(printer::stdout(), "{text}\n")?;

@@ -37,7 +37,8 @@ pub fn run(mut arguments: Encode) -> Outcome {
     inputs.iter().try_for_each(|input| batch.check(&[batch.naming.path(input, ending)]))?;
     arguments.report.record.check()?;
     batch.naming.check(&inputs, ending)?;
-    batch.run(&inputs, "encoded", || Encoder::open(arguments, &batch, &inputs))
+    let ended = batch.run(&inputs, "encoded", || Encoder::open(arguments, &batch, &inputs));
+    arguments.report.profile.finish(aside || arguments.report.json, ended)
 }
 
 /// The latent file of an input.

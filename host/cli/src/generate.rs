@@ -215,7 +215,8 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
     // Without a run of an encoder, nothing was decided.
     let stages = Stages { is_kept: text.is_empty(), text, encode, denoise: (record, candidates), decode };
     let memory = Some(&memory.ends()?);
-    Report { settings: &settings, stages: &stages, memory, outputs: &outputs, limit }.show(shown)
+    let reported = Report { settings: &settings, stages: &stages, memory, outputs: &outputs, limit }.show(shown);
+    arguments.report.profile.finish(shown.aside || shown.json, reported)
 }
 
 /// The parts of the model that is asked for, or else of the one that made a picture.
@@ -257,5 +258,6 @@ fn check_files(arguments: &Generate, parts: &Parts) -> Outcome<Roles> {
     }
     roles = files::check_file(roles, "--preview", arguments.preview.as_deref())?;
     roles = files::check_file(roles, "--keep", arguments.keep.as_deref())?;
-    files::check_file(roles, "--record", arguments.report.record.file())
+    roles = files::check_file(roles, "--record", arguments.report.record.file())?;
+    arguments.report.profile.begin(roles, arguments.report.dry_run)
 }

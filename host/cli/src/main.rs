@@ -29,6 +29,7 @@ mod output;
 mod overlay;
 mod policy;
 mod printer;
+mod profile;
 mod progress;
 mod report;
 mod sample;

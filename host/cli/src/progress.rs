@@ -8,11 +8,11 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tilewright_engine::{AnyDecided, AnyFailed, Cancelled, Decided, FinishedStep, Observer, StopCheck};
+use tilewright_engine::{AnyDecided, AnyFailed, Cancelled, Decided, FinishedStep, Observer, Profiled, StopCheck};
 use tilewright_plan::{FallbackReason, of_any};
 
 use crate::{
-    printer,
+    printer, profile,
     signals::{self, StopMode},
     table,
     tell::tell,
@@ -182,6 +182,14 @@ fn in_words(left: Duration) -> String {
 impl Observer for Progress {
     fn stop_check(&self) -> Option<StopCheck> {
         Some(Arc::new(signals::is_received))
+    }
+
+    fn wants_profile(&self) -> bool {
+        profile::is_wanted()
+    }
+
+    fn profiled(&mut self, profiled: Profiled) {
+        profile::keep(profiled);
     }
 
     fn stepped(&mut self, step: &FinishedStep<'_>) -> tilewright_engine::Result<()> {

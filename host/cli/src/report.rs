@@ -8,11 +8,12 @@ use tilewright_history::Kept;
 use tilewright_media::STANDARD;
 use tilewright_pipeline::Trials;
 use tilewright_plan::{Candidate, Exchange, FailedAttempt, Record, Recorder, Vae, Work, bytes, words::with_noun};
+use tilewright_profile::Profile;
 
 use crate::{
     args::Recording,
     failure::{Failure, Outcome},
-    files, printer, table,
+    files, printer, profile, table,
 };
 
 /// Appends the record to the user's file, with the exchange if it was asked for, in one write, so
@@ -64,12 +65,15 @@ struct Printed<'a, W: Work> {
     record: &'a Record<W>,
     /// The final names of the files and folders that were written.
     outputs: Vec<String>,
+    /// The profile of the work, if it was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    profile: Vec<Profile>,
 }
 
 /// Prints the record on standard output, with the names of the files written.
 pub fn print_json<W: Work>(shown: Shown, record: &Record<W>, files: &[PathBuf]) -> Outcome {
     let outputs = files.iter().map(|file| file.display().to_string()).collect();
-    let printed = Printed { record, outputs };
+    let printed = Printed { record, outputs, profile: profile::unreported() };
     let text = if shown.several { serde_json::to_string(&printed) } else { serde_json::to_string_pretty(&printed) };
     Ok(writeln!(printer::stdout(), "{}", text.map_err(Failure::work)?)?)
 }

@@ -71,7 +71,8 @@ pub fn run(arguments: &Sample) -> Outcome {
         trials.keep(&sampled.record);
     }
     keep(&arguments.report.record, &sampled.record, planner.take())?;
-    report(shown, &sampled.record, &sampled.candidates, Some(path))
+    let reported = report(shown, &sampled.record, &sampled.candidates, Some(path));
+    arguments.report.profile.finish(shown.aside || shown.json, reported)
 }
 
 /// The model with LoRAs; those that change it in part are warned of.
@@ -106,6 +107,7 @@ fn check_files(arguments: &Sample) -> Outcome {
     roles = files::reads_policy(roles, policy::of_stage(Stage::Denoise, &arguments.governed.policy, '=')?);
     roles = files::check_file(roles, "--preview", arguments.preview.as_deref())?;
     roles = files::check_file(roles, "--record", arguments.report.record.file())?;
+    roles = arguments.report.profile.begin(roles, arguments.report.dry_run)?;
     if arguments.output.as_os_str() == STANDARD {
         roles = roles.occupies_open("-o", "standard output", printer::raw_stdout());
     } else {

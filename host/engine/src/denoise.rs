@@ -7,6 +7,7 @@ mod passes;
 mod reuse;
 mod shape;
 mod steps;
+mod written;
 
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ pub(crate) use costs::EXPANDED_TRAVERSALS;
 pub use job::{Begun, DenoiseJob, DenoiseQuote, Sampled};
 pub use shape::{PromptShape, SampleShape};
 pub use steps::SampleState;
+pub use written::{DenoiserFacts, LoraFacts, SamplingFacts};
 
 /// One denoiser, or two that take turns.
 #[derive(Debug)]
@@ -72,6 +74,17 @@ impl Denoiser {
     #[must_use]
     pub fn sharing(self, weights: &WeightStore) -> Self {
         Self { weights: weights.clone(), ..self }
+    }
+
+    /// The files that it is made of, as a capture names them.
+    pub(crate) fn written(&self) -> DenoiserFacts {
+        let paths = self.experts.iter().map(|file| file.file().file().path().to_owned()).collect();
+        let loras = self.experts.iter().enumerate().flat_map(|(expert, file)| {
+            let of = |lora: &Lora| LoraFacts { path: lora.file().path().to_owned(), strength: lora.strength, expert };
+            file.file().loras().iter().map(of).collect::<Vec<_>>()
+        });
+        let boundary = (self.experts.len() > 1).then_some(self.boundary);
+        DenoiserFacts { paths, boundary, loras: loras.collect() }
     }
 
     /// Frees the weights that no task uses.

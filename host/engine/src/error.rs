@@ -17,6 +17,9 @@ pub enum Error {
     /// libtorch or the device failed.
     #[error(transparent)]
     Torch(tilewright_torch::Error),
+    /// A capture can't be written.
+    #[error(transparent)]
+    Capture(#[from] tilewright_capture::Error),
     /// Overrides for a file that has nothing to override.
     #[error(
         "{}: a video VAE's scaling is one per channel, from its config.json or as published: leave family, scaling factor and shift factor out",
@@ -152,6 +155,7 @@ impl Error {
             | Error::EncoderDoesNotFit { .. }
             | Error::PromptTooLong { .. }
             | Error::NotOffered(_)
+            | Error::Capture(_)
             | Error::Sink(_)
             | Error::Source(_) => false,
         }

@@ -17,6 +17,7 @@
 
 mod autoencoder;
 mod autoencoding;
+mod capturing;
 mod clip;
 mod costs;
 mod denoise;
@@ -33,6 +34,7 @@ mod observer;
 mod offload;
 mod pause;
 mod picture;
+mod profiling;
 mod run;
 mod task;
 mod text;
@@ -43,10 +45,11 @@ mod weights;
 mod work;
 
 pub use autoencoder::{Autoencoder, Overrides};
+pub use capturing::Capturing;
 pub use clip::{ClipJob, ClipLatents, Sink};
 pub use denoise::{
-    Begun, ConditioningTensors, DenoiseJob, DenoiseQuote, Denoiser, Kept, Prompt, PromptShape, SampleInput,
-    SampleShape, SampleState, Sampled, Sampling, extents,
+    Begun, ConditioningTensors, DenoiseJob, DenoiseQuote, Denoiser, DenoiserFacts, Kept, LoraFacts, Prompt,
+    PromptShape, SampleInput, SampleShape, SampleState, Sampled, Sampling, SamplingFacts, extents,
 };
 pub use encode_clip::{ClipEncodeJob, ClipExtents, ClipSource, EncodedClip, Frames};
 pub use error::{Error, Result};
@@ -56,6 +59,7 @@ pub use limit::MemoryLimit;
 pub use machine::{Announcer, Found, Machine, Probe, announce_probe};
 pub use observer::{Cancelled, FinishedStep, Next, Observer, StopCheck};
 pub use picture::{DecodeJob, EncodeJob, Latents, Pictures};
+pub use profiling::Profiled;
 pub use text::{TextJob, Texts};
 pub use trial::{Trial, TryGpu, Trying, load_gpus, try_gpus_by};
 pub use vae::{VaeFile, VideoVaeFile};

@@ -5,7 +5,7 @@ use std::{ops::ControlFlow, sync::Arc};
 use tch::Tensor;
 use tilewright_plan::DenoisePlan;
 
-use crate::{AnyDecided, AnyFailed, SampleState};
+use crate::{AnyDecided, AnyFailed, Capturing, Profiled, SampleState};
 
 /// The cancellation of a job, by the user or the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +49,16 @@ pub trait Observer {
     /// The check for a cancellation, which is looked at within each long operation as
     /// well; none if it is heard through progress alone.
     fn stop_check(&self) -> Option<StopCheck> {
+        None
+    }
+    /// True if the work is to be profiled: it is rehearsed, and then runs under the profiler.
+    fn wants_profile(&self) -> bool {
+        false
+    }
+    /// The work was profiled, and has ended well.
+    fn profiled(&mut self, _profiled: Profiled) {}
+    /// The capture that the work is added to, if there is one.
+    fn capturing(&self) -> Option<Arc<Capturing>> {
         None
     }
     /// A plan is about to be carried out.

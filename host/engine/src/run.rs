@@ -8,7 +8,9 @@ use tilewright_torch::{Error::Torch, Pace, cancel::Scope, pieces::Rates};
 
 use crate::{
     Decided, Error, Failed, Finished, Job, Observer, Unfinished,
+    capturing::StageCapture,
     pause::divides_operations,
+    profiling::{Profiling, WHOLE},
     task::{AttemptContext, AttemptError, Attempted, Task, unless_files_changed},
     work::{Attempts, Runnable},
 };
@@ -49,6 +51,7 @@ struct Run<'r, 'a, W: Runnable, I> {
     was_replaced: bool,
     /// A part of the result was made by another plan.
     has_other_plans: bool,
+    profiling: Profiling,
 }
 
 /// The loop of all jobs: a decision, an attempt, and another decision after each failure. The
@@ -59,6 +62,24 @@ pub(crate) fn run<W: Runnable, I, T: Task<W>>(
     planner: &mut dyn Planner<W>,
     observer: &mut dyn Observer,
 ) -> Result<Finished<T::Output, W>, Unfinished<W>> {
+    let Some(capturing) = observer.capturing() else { return carry_out(job, task, planner, observer, None) };
+    task.keep_for_capture();
+    let stage = StageCapture::begin(capturing, job.stage);
+    let ended = carry_out(job, task, planner, observer, Some(&stage));
+    match &ended {
+        Ok(finished) => stage.end(&task.inputs(), &task.outputs(&finished.output), Some(&finished.record)),
+        Err(unfinished) => stage.end(&task.inputs(), &[], unfinished.record.as_deref()),
+    }
+    ended
+}
+
+fn carry_out<W: Runnable, I, T: Task<W>>(
+    job: &Job<'_, W, I>,
+    task: &mut T,
+    planner: &mut dyn Planner<W>,
+    observer: &mut dyn Observer,
+    capture: Option<&StageCapture>,
+) -> Result<Finished<T::Output, W>, Unfinished<W>> {
     let machine = job.machine;
     let check = observer.stop_check().filter(|_| divides_operations());
     let _cancellable = check.map(|check| Scope::enter(check, Rates::of(machine.device, &machine.measured)));
@@ -68,8 +89,18 @@ pub(crate) fn run<W: Runnable, I, T: Task<W>>(
         if !std::mem::take(&mut is_announced) {
             run.announce(task, observer);
         }
+        if let Some(capture) = capture {
+            capture.begin_attempt();
+        }
         match run.attempt(task, observer) {
-            Ok((output, outcome)) => return Ok(run.finish(task, output, outcome)),
+            Ok((output, outcome)) => {
+                let profiling = std::mem::take(&mut run.profiling);
+                let finished = run.finish(task, output, outcome);
+                if let Some(profiled) = profiling.finish(machine, &finished.record) {
+                    observer.profiled(profiled);
+                }
+                return Ok(finished);
+            }
             Err(AttemptError::Failed(failure)) => {
                 if let Err(error) = run.answer(task, failure, observer) {
                     return Err(run.end(task, error));
@@ -100,17 +131,19 @@ impl<'r, 'a, W: Runnable, I> Run<'r, 'a, W, I> {
         task.bind(&mut decision);
         let has_other_plans = task.resumed() > 0;
         let (attempts, failed, load) = (Vec::new(), Vec::new(), Duration::ZERO);
-        Self { job, planner, decision, attempts, failed, load, was_replaced: false, has_other_plans }
+        let profiling = Profiling::default();
+        Self { job, planner, decision, attempts, failed, load, was_replaced: false, has_other_plans, profiling }
     }
 
     /// Carries the decision out.
     fn attempt<T: Task<W>>(&mut self, task: &mut T, observer: &mut dyn Observer) -> Attempted<(T::Output, W::Outcome)> {
-        let Self { job, planner, decision, load, .. } = self;
+        let Self { job, planner, decision, load, profiling, .. } = self;
+        *profiling = Profiling::new(observer.wants_profile());
         let mut learn = |outcome: &W::Outcome| {
             planner.learn(&job.question(), &decision.plan, outcome);
         };
         let pace = Pace::new(job.machine.device);
-        let mut context = AttemptContext { observer, pace, load, learn: &mut learn };
+        let mut context = AttemptContext { observer, pace, load, learn: &mut learn, profiling, span: WHOLE };
         let ended = task.attempt(&decision.plan, &mut context);
         unless_files_changed(ended, || task.check_files())
     }

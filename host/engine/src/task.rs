@@ -5,18 +5,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tch::Device;
+use tch::{Device, Tensor};
 use tilewright_mapped::meeting;
 use tilewright_models::{Error as ModelError, LoadStep};
 use tilewright_plan::{Decision, Failure, Outcome, PoolStatistics, Release, UnderWay, Vae, Work};
 use tilewright_torch::{Error as TorchError, Pace, memory};
 
-use crate::{Cancelled, Error, Next, Observer, Result};
+use crate::{Cancelled, Error, Next, Observer, Result, capturing::Inputs, profiling::Profiling};
 
 /// A piece of work. It keeps what one attempt leaves to the next.
 pub(crate) trait Task<W: Work> {
     /// The result of the work.
     type Output;
+
+    /// The inputs of the work, and what running it again takes beside them.
+    fn inputs(&self) -> Inputs;
+
+    /// The tensors of the output by name.
+    fn outputs(&self, output: &Self::Output) -> Vec<(String, Tensor)>;
+
+    /// Keeps what goes by, such as frames, for a capture.
+    fn keep_for_capture(&mut self) {}
 
     /// Carries a plan out; gives the output and what was measured.
     fn attempt(&mut self, plan: &W::Plan, context: &mut AttemptContext<'_, W>)
@@ -62,6 +71,11 @@ pub(crate) struct AttemptContext<'a, W: Work = Vae> {
     pub load: &'a mut Duration,
     /// Takes what a part of the work makes likely for all of it.
     pub learn: &'a mut dyn FnMut(&W::Outcome),
+    /// The profile of the attempt.
+    pub profiling: &'a mut Profiling,
+    /// The beginning and the length of the progress at hand: of work that runs more than once, each
+    /// run has a part.
+    pub span: [f64; 2],
 }
 
 impl<W: Work> AttemptContext<'_, W> {
@@ -70,7 +84,8 @@ impl<W: Work> AttemptContext<'_, W> {
     pub fn progress(&mut self, share: f64) -> tilewright_models::Result<()> {
         meeting::at(format_args!("progress"));
         self.pace.keep()?;
-        match self.observer.progress(share) {
+        let [begin, length] = self.span;
+        match self.observer.progress(begin + share * length) {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(Cancelled) => Err(ModelError::Cancelled),
         }

@@ -3,18 +3,25 @@
 
 mod costs;
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
+
+use serde::Serialize;
 use tilewright_wording::Setting;
 
 use tch::{Device, Tensor};
 use tilewright_models::{EncoderFile, EncoderStates, LoadedEncoder};
 use tilewright_plan::{Failure, Objective, Planner, Release, Stage, Text, TextOutcome, TextPlan, TextRequest};
-use tilewright_torch::{device, non_finite};
+use tilewright_torch::{
+    device, non_finite,
+    profile::{self, Part},
+};
 
 pub use self::costs::TextPrices;
 use self::costs::{format, is_held_alike, model};
 use crate::{
     Finished, Job, Machine, Observer, Result, Unfinished, WeightStore,
+    capturing::Inputs,
+    profiling::repeated,
     run::{is_hopeless, run},
     task::{Allowance, AttemptContext, AttemptError, Attempted, Task, load, measure, settle},
     work::{Attempts, Runnable},
@@ -106,6 +113,13 @@ impl<'a> TextJob<'a> {
     }
 }
 
+/// The facts that running texts again takes.
+#[derive(Serialize)]
+struct TextFacts<'a> {
+    text_encoder: &'a Path,
+    left_out: usize,
+}
+
 /// Texts on their way. An attempt that fails leaves nothing to the next one.
 struct TextTask<'a> {
     job: &'a TextJob<'a>,
@@ -138,6 +152,22 @@ impl TextTask<'_> {
 impl Task<Text> for TextTask<'_> {
     type Output = Vec<EncoderStates<Tensor>>;
 
+    fn inputs(&self) -> Inputs {
+        let Texts { encoder, embedded, left_out, .. } = self.job.input;
+        let texts =
+            embedded.iter().enumerate().map(|(index, text)| (format!("embedded.{index}"), text.shallow_clone()));
+        Inputs::new(texts.collect(), &TextFacts { text_encoder: encoder.file().file().path(), left_out })
+    }
+
+    fn outputs(&self, output: &Self::Output) -> Vec<(String, Tensor)> {
+        let states = output.iter().enumerate().flat_map(|(index, states)| {
+            let last = (format!("last.{index}"), states.last.shallow_clone());
+            let inner = states.inner.as_ref().map(|inner| (format!("inner.{index}"), inner.shallow_clone()));
+            [last].into_iter().chain(inner)
+        });
+        states.collect()
+    }
+
     fn attempt(
         &mut self,
         plan: &TextPlan,
@@ -168,8 +198,14 @@ impl Task<Text> for TextTask<'_> {
                 leased.map(|(lease, took)| (if plan.kept { lease } else { lease.freed_after_use() }, took))
             })?;
             took = *context.load - before;
-            let states = embedded.iter().map(|embedded| self.states(&encoder, on, embedded, context));
-            let states = states.collect::<std::result::Result<Vec<_>, _>>()?;
+            let (states, aside) = repeated(context, (Stage::Text, on), |context| {
+                let states = embedded.iter().enumerate().map(|(index, embedded)| {
+                    let _text = profile::part(Part::Text, || format!("text {index}"));
+                    self.states(&encoder, on, embedded, context)
+                });
+                states.collect::<Attempted<Vec<_>>>()
+            })?;
+            took += aside;
             Ok(states)
         };
         let measured = measure(on, Allowance::whole(limit.saturating_sub(idle)), || settle(on, Release::AtEnd, work()));

@@ -5,7 +5,10 @@ use std::time::Duration;
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{ComputeFormat, LoadStep, Result as ModelResult};
 use tilewright_plan::{Failure, Plan, Space, Tile};
-use tilewright_torch::non_finite;
+use tilewright_torch::{
+    non_finite,
+    profile::{self, Part},
+};
 
 use crate::{
     Grid, Result, VaeFile,
@@ -79,6 +82,7 @@ impl<D: Direction> Pass<'_, '_, D> {
         for start in (0..samples).step_by(batch as usize) {
             let count = batch.min(samples - start);
             let share = |done: i64| done as f64 / samples as f64;
+            let _samples = profile::part(Part::Tile, || format!("samples {start}–{}", start + count - 1));
             let part =
                 self.forward(&self.input.f_narrow(0, start, count)?, band, share(start), share(start + count))?;
             let (_, channels, height, width) = part.size4()?;
@@ -108,6 +112,11 @@ impl<D: Direction> Pass<'_, '_, D> {
             (0..samples).flat_map(|sample| grid.tiles().map(move |(row, column)| (sample, row, column))).collect();
         let all = places.len() as f64;
         for (index, batch) in places.chunks(self.plan.batch.max(1) as usize).enumerate() {
+            let first = index * self.plan.batch.max(1) as usize;
+            let _tiles = profile::part(Part::Tile, || match batch.len() {
+                1 => format!("tile {first}"),
+                count => format!("tiles {first}–{}", first + count - 1),
+            });
             let crops = batch.iter().map(|(sample, row, column)| -> Result<Tensor> {
                 Ok(self
                     .input
@@ -116,7 +125,7 @@ impl<D: Direction> Pass<'_, '_, D> {
                     .f_narrow(3, input(grid.columns.starts[*column]), input(grid.columns.tile))?)
             });
             let crops = Tensor::f_cat(&crops.collect::<Result<Vec<_>>>()?, 0)?;
-            let done = (index * self.plan.batch.max(1) as usize) as f64;
+            let done = first as f64;
             let decoded = self.forward(&crops, None, done / all, (done + batch.len() as f64) / all)?;
             drop(crops);
             for (place, (sample, row, column)) in batch.iter().enumerate() {

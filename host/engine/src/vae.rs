@@ -2,6 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
+use serde::Serialize;
 use tch::Device;
 use tilewright_models::{
     Checkpoint, ComputeFormat, Destination, Family, HalfConfig, Identity, Latent, LatentFile, LoadStep, Loaded,
@@ -124,6 +125,16 @@ impl<A: Autoencoder> VaeFile<A> {
     ) -> Attempted<(T, Outcome)> {
         let _reserved = self.weights.reserve(device, allowance.rest(), None)?;
         measure(device, allowance, attempt)
+    }
+
+    /// The facts of the file that running a stage again takes.
+    pub(crate) fn capture_facts(&self) -> impl Serialize {
+        #[derive(Serialize)]
+        struct Facts<'a> {
+            vae: &'a Path,
+            family: String,
+        }
+        Facts { vae: self.file.path(), family: self.identity.family.to_string() }
     }
 
     /// Checks that the file is as it was when it was opened.

@@ -1,6 +1,7 @@
 #include "counter.h"
 #include "script.h"
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <map>
@@ -79,12 +80,16 @@ void write_counts() {
   if (!script().counts.empty()) counts().write();
 }
 
-Launch::Launch(const c10::FunctionSchema& schema) : schema_(schema), is_counted_(!script().counts.empty() && !launches_nothing(schema.name())) {
+bool launches(const c10::FunctionSchema& schema) {
+  if (launches_nothing(schema.name())) return false;
   // A view's result is its argument's memory, which it does not write.
-  for (const auto& result : schema.returns()) {
-    if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) is_counted_ = false;
-  }
+  const auto is_view = [](const c10::Argument& result) {
+    return result.alias_info() != nullptr && !result.alias_info()->isWrite();
+  };
+  return std::none_of(schema.returns().begin(), schema.returns().end(), is_view);
 }
+
+Launch::Launch(const c10::FunctionSchema& schema) : schema_(schema), is_counted_(!script().counts.empty() && launches(schema)) {}
 
 void Launch::arguments(const torch::jit::Stack& stack) {
   if (!is_counted_) return;

@@ -9,6 +9,9 @@
 
 namespace fake {
 
+// True for an operator that launches work: views and allocations don't.
+bool launches(const c10::FunctionSchema& schema);
+
 // One call of an operator: what it moves is known in two parts, as its arguments leave the stack.
 class Launch {
  public:

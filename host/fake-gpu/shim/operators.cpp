@@ -1,6 +1,7 @@
 // The operators of a fake GPU: those of the CPU, on tensors that carry another device's name.
 #include "counter.h"
 #include "device.h"
+#include "profiler.h"
 #include "script.h"
 
 #include <atomic>
@@ -93,11 +94,16 @@ class Call {
     TORCH_CHECK(!convolves || !is_of_miopen("fails", (*stack)[first].toTensor(), /*enabled=*/true), "miopenStatusUnknownError");
     if (name_ == "aten::_convolution" && stack->back().toBool()) round_operands(stack, first);
     const bool is_slow = convolves && is_slow_by_miopen((*stack)[first].toTensor());
+    fake::Activity activity(device);
     if (convolves) fake::enqueue(device, time_of((*stack)[first].toTensor()));
     const fake::Clock::time_point begun = fake::Clock::now();
     // What the host is to see has to be there.
     const bool waits = is_copy(name_) && has_host_tensor_ && !(name_ == "aten::copy_" && stack->back().toBool());
-    if (name_ == "aten::_local_scalar_dense" || waits) fake::synchronize(device);
+    const bool synchronizes = name_ == "aten::_local_scalar_dense" || waits;
+    if (synchronizes) {
+      fake::synchronize(device);
+      activity.waited();
+    }
     is_own_ = convolves || converts_on_the_way(name_);
     // A workspace as large as the input, beside the results. The CPU's depends on the size and on the processor.
     const c10::DataPtr workspace = convolves ? workspace_of((*stack)[first].toTensor()) : c10::DataPtr();
@@ -112,7 +118,8 @@ class Call {
     const size_t results = op_.schema().returns().size();
     for (size_t number = stack->size() - results; number != stack->size(); ++number) give((*stack)[number], convolves);
     launch.results(*stack);
-    if (name_ == "aten::_local_scalar_dense" || waits) fake::write_counts();
+    if (activity.is_recorded()) report(activity, *stack);
+    if (synchronizes) fake::write_counts();
     if (convolves) fake::leak(device, script().leak);
   }
 
@@ -189,6 +196,19 @@ class Call {
     // The host's tensor that something was copied to.
     if (is_copy(name_)) return tensor;
     return on_device(is_own_ ? copied(tensor) : tensor, *device_);
+  }
+
+  // For a profiler. A scalar that the host reads is a copy of its own.
+  void report(const fake::Activity& activity, const torch::jit::Stack& stack) const {
+    fake::Work work = fake::Work::kKernel;
+    if (name_ == "aten::_local_scalar_dense") {
+      work = fake::Work::kCopyToHost;
+    } else if (!fake::launches(op_.schema())) {
+      return;
+    } else if (is_copy(name_) && has_host_tensor_) {
+      work = stack.back().toTensor().is_cuda() ? fake::Work::kCopyToDevice : fake::Work::kCopyToHost;
+    }
+    activity.report(work, op_.schema().name().c_str());
   }
 
   // TF32's ten bits of mantissa, of input and weight.

@@ -39,6 +39,10 @@
 //! everything but products, convolutions, attention and copies between host and device: kind
 //! `glue`, name `total`. Views and allocations are no launches.
 //!
+//! libtorch's own profiler sees each launch as it sees a card's: the host's call, and the work on
+//! its stream, a kernel by the operator's name (`fake::aten::mm`) or a copy. A kernel without a
+//! scripted time takes what the processor takes, or none behind others that the stream waits for.
+//!
 //! Pairs are separated by `;`, as in `devices=1;memory=268435456`.
 
 /// The libtorch folder with the fake back end.

@@ -24,4 +24,4 @@ pub use measured::{HeadsSpeed, Measured, Rate, Scratch, Speed, TRIED};
 pub use packed::{Bytes, Groups, INT8_COLUMNS, InvalidMatrix, Packed, Scales, Scaling, SharedBytes};
 pub use products::{EXPANDED, FP8_SIDES, expanded_rows, expanding_bytes};
 pub use stored::{Stored, e4m3};
-pub use winograd::{BLOCK, TAPS, winograd_weight_bytes};
+pub use winograd::{BLOCK, TAPS, winograd_products, winograd_weight_bytes};

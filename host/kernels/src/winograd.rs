@@ -21,6 +21,12 @@ const TILES: i64 = 64;
 const POINTS: [i64; 2] = [16, 9];
 const PATCH: [i64; 2] = [18, 10];
 
+/// Products of two channels for each pixel of the output of a 3×3 convolution by Winograd's
+/// filtering: 4, and 2¼ after an upsampling.
+pub const fn winograd_products(upsamples: bool) -> f64 {
+    POINTS[upsamples as usize] as f64 / 4.0
+}
+
 /// Bytes of a convolution's weights and bias when they are laid out: channels are filled up to
 /// whole blocks.
 pub fn winograd_weight_bytes(into: i64, out: i64, taps: usize, upsamples: bool, dtype: Dtype) -> u64 {

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::{GroupNorm, Ops, Result, Rows, Scope, Store, Window};
+use crate::{GroupNorm, Layer, Ops, Result, Rows, Scope, Store, Window};
 
 /// The epsilon of every norm in these networks (`resnet_eps` of diffusers' autoencoders).
 const EPSILON: f64 = 1e-6;
@@ -12,6 +12,7 @@ const EPSILON: f64 = 1e-6;
 /// pixels.
 #[derive(Debug)]
 pub struct Conv<O: Ops> {
+    layer: Layer,
     weights: Weights<O>,
     out: i64,
     padding: i64,
@@ -46,26 +47,27 @@ impl<O: Ops> Conv<O> {
 
     fn with(scope: &Scope<'_, O>, [into, out, side]: [i64; 3], upsamples: bool) -> Result<Self> {
         let weight = scope.product("weight", &[out, into, side, side])?;
-        Self::of_weights(scope.ops(), weight, scope.product("bias", &[out])?, [out, side], upsamples)
+        Self::of_weights(scope, weight, scope.product("bias", &[out])?, [out, side], upsamples)
     }
 
-    /// A convolution of weights [out, into, side, side] that are there already; if it `upsamples`,
-    /// after an upsampling.
+    /// The convolution of a place whose weights [out, into, side, side] are there already; if it
+    /// `upsamples`, after an upsampling.
     ///
     /// # Errors
     /// The weights have other extents.
     pub fn of_weights(
-        ops: &O,
+        scope: &Scope<'_, O>,
         weight: O::Weight,
         bias: O::Weight,
         [out, side]: [i64; 2],
         upsamples: bool,
     ) -> Result<Self> {
+        let ops = scope.ops();
         let weights = match side == 3 && ops.has_winograd() {
             true => Weights::Filtered(ops.winograd_kernel(&weight, &bias, upsamples)?),
             false => Weights::Plain { weight: ops.lay_out_weight(weight)?, bias },
         };
-        Ok(Self { weights, out, padding: side / 2, upsamples })
+        Ok(Self { layer: scope.layer(), weights, out, padding: side / 2, upsamples })
     }
 
     /// Output channels.
@@ -84,6 +86,10 @@ impl<O: Ops> Conv<O> {
     /// # Errors
     /// libtorch's failures, out of memory included.
     pub fn forward(&self, ops: &O, input: O::Tensor) -> Result<O::Tensor> {
+        self.layer.run(ops, input, |input| self.convolve(ops, input))
+    }
+
+    fn convolve(&self, ops: &O, input: O::Tensor) -> Result<O::Tensor> {
         match &self.weights {
             Weights::Plain { weight, bias } => {
                 // Repeating pixels and converting them can be exchanged: converting first takes a
@@ -115,6 +121,8 @@ impl<O: Ops> Conv<O> {
     pub fn forward_normed(&self, ops: &O, input: O::Tensor, norm: &Norm<O>) -> Result<O::Tensor> {
         match &self.weights {
             Weights::Plain { weight, bias } if !self.upsamples => {
+                // The two are one operation: the convolution's own result is never there.
+                let _running = (ops.begin(&self.layer), ops.begin(&norm.layer));
                 let input = ops.to_dtype(input, ops.format().product_dtype)?;
                 let window = Window { stride: 1, padding: [self.padding; 2] };
                 ops.normed_convolution(input, [weight, bias], window, norm.of())
@@ -138,6 +146,7 @@ impl<O: Ops> Conv<O> {
         store: Store<'_, O::Tensor>,
         sums: &mut O::Sums,
     ) -> Result<()> {
+        let _running = ops.begin(&self.layer);
         let (weight, bias) = match &self.weights {
             Weights::Filtered(kernel) => {
                 return ops.winograd_convolution(input, kernel, before, rows, store, Some(sums));
@@ -196,6 +205,7 @@ impl<O: Ops> Conv<O> {
 /// above and to the left.
 #[derive(Debug)]
 pub struct Downsample<O: Ops> {
+    layer: Layer,
     weight: O::Weight,
     bias: O::Weight,
 }
@@ -207,7 +217,8 @@ impl<O: Ops> Downsample<O> {
     /// A weight is missing or has other extents.
     pub fn build(scope: &Scope<'_, O>, channels: i64) -> Result<Self> {
         let weight = scope.product("weight", &[channels, channels, 3, 3])?;
-        Ok(Self { weight: scope.ops().lay_out_weight(weight)?, bias: scope.product("bias", &[channels])? })
+        let (weight, bias) = (scope.ops().lay_out_weight(weight)?, scope.product("bias", &[channels])?);
+        Ok(Self { layer: scope.layer(), weight, bias })
     }
 
     /// Runs the layer. libtorch pads both sides alike. With a padding of 2 its first output row and
@@ -217,6 +228,10 @@ impl<O: Ops> Downsample<O> {
     /// # Errors
     /// libtorch's failures, out of memory included.
     pub fn forward(&self, ops: &O, input: O::Tensor) -> Result<O::Tensor> {
+        self.layer.run(ops, input, |input| self.convolve(ops, input))
+    }
+
+    fn convolve(&self, ops: &O, input: O::Tensor) -> Result<O::Tensor> {
         let shape = ops.shape(&input);
         let input = ops.to_dtype(input, ops.format().product_dtype)?;
         let wider = ops.convolution(&input, &self.weight, &self.bias, Window { stride: 2, padding: [2; 2] })?;
@@ -231,6 +246,7 @@ impl<O: Ops> Downsample<O> {
 /// A group norm.
 #[derive(Debug)]
 pub struct Norm<O: Ops> {
+    layer: Layer,
     weight: O::Weight,
     bias: O::Weight,
     groups: i64,
@@ -242,11 +258,12 @@ impl<O: Ops> Norm<O> {
     /// # Errors
     /// A weight is missing or has other extents.
     pub fn build(scope: &Scope<'_, O>, channels: i64, groups: i64) -> Result<Self> {
-        Ok(Self { weight: scope.norm("weight", &[channels])?, bias: scope.norm("bias", &[channels])?, groups })
+        let (weight, bias) = (scope.norm("weight", &[channels])?, scope.norm("bias", &[channels])?);
+        Ok(Self { layer: scope.layer(), weight, bias, groups })
     }
 
     fn of(&self) -> GroupNorm<'_, O::Weight> {
-        let Self { weight, bias, groups } = self;
+        let Self { weight, bias, groups, .. } = self;
         GroupNorm { weight, bias, groups: *groups, epsilon: EPSILON }
     }
 
@@ -255,7 +272,7 @@ impl<O: Ops> Norm<O> {
     /// # Errors
     /// libtorch's failures, out of memory included.
     pub fn forward(&self, ops: &O, input: &O::Tensor) -> Result<O::Tensor> {
-        ops.group_norm(input, self.of())
+        self.layer.run(ops, input, |input| ops.group_norm(input, self.of()))
     }
 
     /// The norm of a picture whose sums are known.
@@ -263,6 +280,7 @@ impl<O: Ops> Norm<O> {
     /// # Errors
     /// libtorch's failures, out of memory included.
     pub fn affine(&self, ops: &O, sums: &O::Sums) -> Result<O::Affine> {
+        let _running = ops.begin(&self.layer);
         ops.affine(self.of(), sums)
     }
 
@@ -278,6 +296,8 @@ impl<O: Ops> Norm<O> {
 /// Norm, SiLU and convolution, twice, added to the input.
 #[derive(Debug)]
 pub struct Resnet<O: Ops> {
+    /// The block of its name.
+    pub block: Layer,
     /// Before the first convolution, with SiLU.
     pub norm1: Norm<O>,
     /// To the output's channels.
@@ -298,6 +318,7 @@ impl<O: Ops> Resnet<O> {
     pub fn build(scope: &Scope<'_, O>, into: i64, out: i64, groups: i64) -> Result<Self> {
         let shortcut = (into != out).then(|| Conv::build(&scope.at("conv_shortcut"), into, out, 1));
         Ok(Self {
+            block: scope.block(),
             norm1: Norm::build(&scope.at("norm1"), into, groups)?,
             conv1: Conv::build(&scope.at("conv1"), into, out, 3)?,
             norm2: Norm::build(&scope.at("norm2"), out, groups)?,
@@ -311,6 +332,10 @@ impl<O: Ops> Resnet<O> {
     /// # Errors
     /// libtorch's failures, out of memory included.
     pub fn forward(&self, ops: &O, input: O::Tensor) -> Result<O::Tensor> {
+        self.block.run(ops, input, |input| self.run(ops, input))
+    }
+
+    fn run(&self, ops: &O, input: O::Tensor) -> Result<O::Tensor> {
         // Assigned rather than shadowed: a shadowed tensor would live on to the end.
         let mut hidden = self.norm1.forward_silu(ops, &input)?;
         hidden = ops.silu(self.conv1.forward_normed(ops, hidden, &self.norm2)?)?;
@@ -327,6 +352,7 @@ impl<O: Ops> Resnet<O> {
 /// A linear layer.
 #[derive(Debug)]
 pub struct Linear<O: Ops> {
+    layer: Layer,
     weight: O::Weight,
     bias: O::Weight,
 }
@@ -340,7 +366,7 @@ impl<O: Ops> Linear<O> {
         // Some files store this layer as a 1×1 convolution, which it was in older networks.
         let dtype = scope.ops().format().product_dtype;
         let weight = scope.weight("weight", &[&[out, into], &[out, into, 1, 1]], dtype)?;
-        Ok(Self { weight, bias: scope.product("bias", &[out])? })
+        Ok(Self { layer: scope.layer(), weight, bias: scope.product("bias", &[out])? })
     }
 
     /// Runs the layer over the last axis.
@@ -348,13 +374,14 @@ impl<O: Ops> Linear<O> {
     /// # Errors
     /// libtorch's failures, out of memory included.
     pub fn forward(&self, ops: &O, tokens: &O::Tensor) -> Result<O::Tensor> {
-        ops.linear(tokens, &self.weight, &self.bias)
+        self.layer.run(ops, tokens, |tokens| ops.linear(tokens, &self.weight, &self.bias))
     }
 }
 
 /// Attention of one head over all pixels, added to the input.
 #[derive(Debug)]
 pub struct Attention<O: Ops> {
+    block: Layer,
     norm: Norm<O>,
     query: Linear<O>,
     key: Linear<O>,
@@ -370,6 +397,7 @@ impl<O: Ops> Attention<O> {
     pub fn build(scope: &Scope<'_, O>, channels: i64, groups: i64) -> Result<Self> {
         let linear = |part: &str| Linear::build(&scope.at(part), channels, channels);
         Ok(Self {
+            block: scope.block(),
             norm: Norm::build(&scope.at("group_norm"), channels, groups)?,
             query: linear("to_q")?,
             key: linear("to_k")?,
@@ -383,6 +411,10 @@ impl<O: Ops> Attention<O> {
     /// # Errors
     /// libtorch's failures, out of memory included.
     pub fn forward(&self, ops: &O, input: O::Tensor) -> Result<O::Tensor> {
+        self.block.run(ops, input, |input| self.run(ops, input))
+    }
+
+    fn run(&self, ops: &O, input: O::Tensor) -> Result<O::Tensor> {
         let shape = ops.shape(&input);
         let mut tokens = ops.to_dtype(self.norm.forward(ops, &input)?, ops.format().product_dtype)?;
         tokens = ops.reshape(&tokens, &[shape[0], shape[1], shape[2] * shape[3]])?;

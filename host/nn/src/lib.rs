@@ -9,6 +9,7 @@ mod causal;
 mod error;
 mod format;
 mod laps;
+mod layer;
 pub mod layers;
 mod meter;
 mod ops;
@@ -21,9 +22,12 @@ pub use causal::CausalOps;
 pub use error::{Error, Result};
 pub use format::{ComputeFormat, PlanFormat};
 pub use laps::Laps;
-pub use meter::{Costs, Glue, Meter, MeterKernel, MeterMatrix, MeterSums, MeterTensor, PackedRows};
+pub use layer::{End, Layer};
+pub use meter::{
+    Costs, Glue, LayerCosts, LayerSeconds, Meter, MeterKernel, MeterMatrix, MeterSums, MeterTensor, PackedRows,
+};
 pub use ops::{GroupNorm, Ops, Rows, Store, Window};
 pub use scope::{Listing, Needed, Place, Scope, Source, TokenScope};
 pub use tokens::{Biased, Dense, Gelu, HeadNorm, LayerNorm, TokenOps, TokenSource};
 #[cfg(feature = "torch")]
-pub use torch::{Matrix, MatrixChange, Piece, Torch, fuses_attention};
+pub use torch::{Look, Matrix, MatrixChange, Piece, Torch, Watch, fuses_attention};

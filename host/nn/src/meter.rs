@@ -11,16 +11,16 @@ use std::{ops::Range, rc::Rc};
 
 use tilewright_kernels::{
     CPU_PIECE, GROUP_NORM_LAUNCHES, gpu_fused_bytes, group_norm_bytes, group_norm_passes, plain_bytes,
-    winograd_weight_bytes,
+    winograd_products, winograd_weight_bytes,
 };
 use tilewright_plan::{Dtype, Layout};
 
-use crate::{ComputeFormat, Error, GroupNorm, Laps, Ops, Result, Rows, Store, Window, laps::LapMeter};
+use crate::{ComputeFormat, End, Error, GroupNorm, Laps, Layer, Ops, Result, Rows, Store, Window, laps::LapMeter};
 pub use convolutions::{MeterKernel, MeterSums};
 pub use costs::Costs;
-pub use ledger::Glue;
 pub(crate) use ledger::Ledger;
 use ledger::Storage;
+pub use ledger::{Glue, LayerCosts, LayerSeconds};
 use strides::Axes;
 pub use tokens::{MeterMatrix, PackedRows};
 
@@ -123,6 +123,20 @@ impl Meter {
         self.ledger.spend(seconds);
     }
 
+    /// The same meter, which counts the time of each layer from here on.
+    #[must_use]
+    pub fn by_layer(self) -> Self {
+        self.ledger.count_layers();
+        self
+    }
+
+    /// The time of each layer, by its name, in the order in which they first ran; none unless
+    /// [`Self::by_layer`] was asked for. Time within an inner layer is in the inner one's and in
+    /// those around it.
+    pub fn layers(&self) -> Vec<LayerSeconds> {
+        self.ledger.layers()
+    }
+
     /// The launches of operations that are no products, convolutions or attention, and the bytes
     /// that they read and wrote.
     pub fn glue(&self) -> Glue {
@@ -216,6 +230,19 @@ impl Ops for Meter {
     type Kernel = MeterKernel;
     type Sums = MeterSums;
     type Affine = MeterSums;
+    type Running = LayerCosts;
+
+    fn begin(&self, layer: &Layer) -> LayerCosts {
+        self.ledger.begin(layer)
+    }
+
+    fn begin_rows(&self, _: &Range<i64>) -> LayerCosts {
+        LayerCosts::none()
+    }
+
+    fn see(&self, _: &Layer, _: End, _: &MeterTensor) -> Result<()> {
+        Ok(())
+    }
 
     fn format(&self) -> ComputeFormat {
         self.format
@@ -487,8 +514,8 @@ impl Ops for Meter {
         }
         self.touch(self.costs.kernels.winograd_scratch_bytes(into, upsamples, self.format.product_dtype));
         let rate = self.costs.winograd.unwrap_or(self.costs.plain);
-        let products = if upsamples { 2.25 } else { 4.0 };
-        self.spend(products * rate.of(into as f64, out as f64) * self.filtered_pixels([batch, output[2], output[3]]));
+        let each = winograd_products(upsamples) * rate.of(into as f64, out as f64);
+        self.spend(each * self.filtered_pixels([batch, output[2], output[3]]));
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use std::{fmt, ops::Range};
 
 use tilewright_plan::Dtype;
 
-use crate::{ComputeFormat, Laps, Result};
+use crate::{ComputeFormat, End, Laps, Layer, Result};
 
 /// The movement of a convolution's window.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -94,6 +94,17 @@ pub trait Ops: fmt::Debug + 'static {
     type Sums;
     /// A norm as one factor and one summand per sample and channel.
     type Affine;
+    /// A layer under way, until it is dropped.
+    type Running;
+
+    /// Begins a layer: what is run until the result is dropped belongs to it.
+    fn begin(&self, layer: &Layer) -> Self::Running;
+
+    /// Begins some rows of a picture that is run in bands: they are a part of a profile.
+    fn begin_rows(&self, rows: &Range<i64>) -> Self::Running;
+
+    /// Shows a tensor at one end of a layer to whoever captures it; it stays as it is.
+    fn see(&self, layer: &Layer, end: End, tensor: &Self::Tensor) -> Result<()>;
 
     /// The types and the memory order that the network runs in.
     fn format(&self) -> ComputeFormat;

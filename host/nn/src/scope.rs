@@ -7,7 +7,7 @@ use std::{
 
 use tilewright_plan::Dtype;
 
-use crate::{Meter, Ops, Result, TokenOps, TokenSource};
+use crate::{Layer, Meter, Ops, Result, TokenOps, TokenSource};
 
 /// Gives weights by their names.
 pub trait Source<O: Ops> {
@@ -95,6 +95,16 @@ impl<'a, O, S: ?Sized> Place<'a, O, S> {
     /// The operations that the network is built for.
     pub fn ops(&self) -> &'a O {
         self.ops
+    }
+
+    /// The layer of this place.
+    pub fn layer(&self) -> Layer {
+        Layer::new(&self.path, false)
+    }
+
+    /// The block of this place: a group of layers.
+    pub fn block(&self) -> Layer {
+        Layer::new(&self.path, true)
     }
 
     fn full_name(&self, part: &impl Display) -> String {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use tilewright_plan::Dtype;
 
-use crate::{Error, Ops, Result, TokenScope};
+use crate::{Error, Layer, Ops, Result, TokenScope};
 
 /// A form of the Gaussian error linear unit (GELU); Φ is the normal distribution's function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,6 +166,7 @@ pub trait TokenSource<O: TokenOps> {
 /// A linear layer of a transformer.
 #[derive(Debug)]
 pub struct Dense<O: TokenOps> {
+    layer: Layer,
     matrix: O::Matrix,
     bias: Option<O::Weight>,
 }
@@ -176,7 +177,8 @@ impl<O: TokenOps> Dense<O> {
     /// # Errors
     /// A weight is missing or has other extents.
     pub fn build(scope: &TokenScope<'_, O>, into: i64, out: i64) -> Result<Self> {
-        Ok(Self { matrix: scope.matrix("weight", [out, into])?, bias: Some(scope.vector("bias", &[out])?) })
+        let (matrix, bias) = (scope.matrix("weight", [out, into])?, scope.vector("bias", &[out])?);
+        Ok(Self { layer: scope.layer(), matrix, bias: Some(bias) })
     }
 
     /// A linear layer from one width to another, without a bias.
@@ -184,7 +186,7 @@ impl<O: TokenOps> Dense<O> {
     /// # Errors
     /// As [`Self::build`].
     pub fn build_unbiased(scope: &TokenScope<'_, O>, into: i64, out: i64) -> Result<Self> {
-        Ok(Self { matrix: scope.matrix("weight", [out, into])?, bias: None })
+        Ok(Self { layer: scope.layer(), matrix: scope.matrix("weight", [out, into])?, bias: None })
     }
 
     /// Runs the layer; the result has the type `dtype`.
@@ -192,7 +194,7 @@ impl<O: TokenOps> Dense<O> {
     /// # Errors
     /// libtorch's failures, out of memory included.
     pub fn forward(&self, ops: &O, tokens: &O::Tensor, dtype: Dtype) -> Result<O::Tensor> {
-        ops.multiply(tokens, &self.matrix, self.bias.as_ref(), dtype)
+        self.layer.run(ops, tokens, |tokens| ops.multiply(tokens, &self.matrix, self.bias.as_ref(), dtype))
     }
 
     /// Runs the layer onto a tensor.
@@ -200,7 +202,8 @@ impl<O: TokenOps> Dense<O> {
     /// # Errors
     /// libtorch's failures, out of memory included.
     pub fn forward_onto(&self, ops: &O, output: &O::Tensor, tokens: &O::Tensor) -> Result<()> {
-        ops.multiply_onto(output, tokens, &self.matrix, self.bias.as_ref())
+        self.layer
+            .run_onto(ops, [tokens, output], || ops.multiply_onto(output, tokens, &self.matrix, self.bias.as_ref()))
     }
 }
 

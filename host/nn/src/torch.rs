@@ -1,23 +1,32 @@
 //! The back end that computes.
 
+mod amounts;
 mod causal;
 mod sums;
 mod tokens;
+mod watch;
 
 use std::ops::Range;
 
 use tch::{Device, Tensor};
+use tilewright_kernels::group_norm_passes;
 use tilewright_plan::{Dtype, Layout};
 use tilewright_torch::{
-    attention, cancel, conv2d, group_norm, group_norm_with, kernels, kind, linear, pointwise, to_layout,
+    attention, cancel, conv2d, dtype, group_norm, group_norm_with, kernels, kind, linear, pointwise,
+    profile::{self, Category, Part},
+    to_layout,
     winograd::{self, Winograd},
 };
 
 pub use self::{
     sums::{Affine, Sums},
     tokens::{Matrix, MatrixChange, Piece},
+    watch::{Look, Watch},
 };
-use crate::{ComputeFormat, GroupNorm, Laps, Ops, Result, Rows, Store, Window, ops::convolve_then_norm};
+use crate::{ComputeFormat, End, GroupNorm, Laps, Layer, Ops, Result, Rows, Store, Window, ops::convolve_then_norm};
+
+/// The operations of x · sigmoid(x) on a value.
+const SILU: f64 = 4.0;
 
 /// libtorch on one device.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +42,11 @@ impl Torch {
     /// fused attention is tried there first, because some devices have none or get it wrong.
     pub fn new(format: ComputeFormat, device: Device, width: Option<i64>) -> Self {
         Self { format, device, fused: width.is_some_and(|width| fuses_attention(&format, device, width)) }
+    }
+
+    /// The passes of a group norm over a picture.
+    fn norm_passes(&self, picture: &Tensor) -> u64 {
+        group_norm_passes(dtype(picture.kind()).unwrap_or(Dtype::F32), self.device == Device::Cpu)
     }
 
     /// Divides attention and feed-forward layers, and sums FP8 products, as a format says, of which
@@ -55,6 +69,20 @@ impl Ops for Torch {
     type Kernel = Winograd;
     type Sums = Sums;
     type Affine = Affine;
+    type Running = Option<profile::Range>;
+
+    fn begin(&self, layer: &Layer) -> Option<profile::Range> {
+        let kind = if layer.is_block() { Part::Block } else { Part::Layer };
+        profile::part(kind, || layer.name().to_owned())
+    }
+
+    fn begin_rows(&self, rows: &Range<i64>) -> Option<profile::Range> {
+        profile::part(Part::Tile, || format!("rows {}–{}", rows.start, rows.end - 1))
+    }
+
+    fn see(&self, layer: &Layer, end: End, tensor: &Tensor) -> Result<()> {
+        watch::see(layer.name(), end, tensor)
+    }
 
     fn format(&self) -> ComputeFormat {
         self.format
@@ -88,11 +116,13 @@ impl Ops for Torch {
 
     fn copy_onto(&self, tensor: &Tensor, from: &Tensor) -> Result<()> {
         cancel::check()?;
+        let _copy = amounts::each_value("tilewright::copy", Category::Copies, 0.0, &[tensor, from]);
         tensor.shallow_clone().f_copy_(from)?;
         Ok(())
     }
 
     fn pad(&self, tensor: &Tensor, zeros: &[i64]) -> Result<Tensor> {
+        let _pad = amounts::moved("tilewright::pad", Category::Layout, tensor, 2.0);
         Ok(tensor.f_constant_pad_nd(zeros)?)
     }
 
@@ -114,46 +144,61 @@ impl Ops for Torch {
     }
 
     fn reshape(&self, tensor: &Tensor, shape: &[i64]) -> Result<Tensor> {
+        let _order =
+            (!tensor.is_contiguous()).then(|| amounts::moved("tilewright::reshape", Category::Layout, tensor, 2.0));
         Ok(tensor.f_reshape(shape)?)
     }
 
     fn contiguous(&self, tensor: &Tensor) -> Result<Tensor> {
+        let _order =
+            (!tensor.is_contiguous()).then(|| amounts::moved("tilewright::contiguous", Category::Layout, tensor, 2.0));
         Ok(tensor.f_contiguous()?)
     }
 
     fn to_memory_order(&self, tensor: &Tensor) -> Result<Tensor> {
         cancel::check()?;
+        let _order = amounts::moved("tilewright::memory_order", Category::Layout, tensor, 2.0);
         Ok(to_layout(tensor, self.format.layout)?)
     }
 
     fn to_dtype(&self, tensor: Tensor, dtype: Dtype) -> Result<Tensor> {
-        Ok(tensor.f_to_kind(kind(dtype)?)?)
+        let wanted = kind(dtype)?;
+        if tensor.f_kind()? == wanted {
+            return Ok(tensor);
+        }
+        let _cast = amounts::cast(&tensor, wanted);
+        Ok(tensor.f_to_kind(wanted)?)
     }
 
     fn upsample_nearest(&self, picture: &Tensor) -> Result<Tensor> {
         let (_, _, height, width) = picture.size4()?;
         cancel::check()?;
+        let _larger = amounts::moved("tilewright::upsample", Category::Layout, picture, 5.0);
         Ok(picture.f_upsample_nearest2d([2 * height, 2 * width], None, None)?)
     }
 
     fn add_onto(&self, tensor: &Tensor, other: &Tensor) -> Result<()> {
         cancel::check()?;
+        let _sum = amounts::each_value("tilewright::add", Category::Elementwise, 1.0, &[tensor, other, tensor]);
         let _ = tensor.shallow_clone().f_add_(other)?;
         Ok(())
     }
 
     fn silu(&self, mut tensor: Tensor) -> Result<Tensor> {
         cancel::check()?;
+        let _silu = amounts::each_value("tilewright::silu", Category::Elementwise, SILU, &[&tensor, &tensor]);
         Ok(tensor.f_silu_()?)
     }
 
     fn group_norm(&self, picture: &Tensor, norm: GroupNorm<'_, Tensor>) -> Result<Tensor> {
         cancel::check()?;
+        let _norm = amounts::norm("tilewright::group_norm", picture, self.norm_passes(picture));
         Ok(group_norm(picture, norm.weight, norm.bias, norm.groups, norm.epsilon)?)
     }
 
     fn convolution(&self, picture: &Tensor, weight: &Tensor, bias: &Tensor, window: Window) -> Result<Tensor> {
         let is_pointwise = weight.size4()?.2 == 1 && window == Window { stride: 1, padding: [0; 2] };
+        let _convolution = amounts::convolution(picture, weight, window.stride, window.padding);
         // Products don't round to TF32, convolutions do.
         if is_pointwise && self.format.layout == Layout::ChannelsFirst && !self.format.tf32 {
             return Ok(pointwise(picture, weight, bias)?);
@@ -173,17 +218,22 @@ impl Ops for Torch {
         if self.device == Device::Cpu || product_dtype != layer_dtype || layer_dtype == Dtype::F32 {
             return convolve_then_norm(self, picture, [weight, bias], window, norm);
         }
+        let convolution = amounts::convolution(&picture, weight, window.stride, window.padding);
         let output = conv2d(&picture, weight, None, window.stride, window.padding, tf32)?;
-        drop(picture);
+        drop((picture, convolution));
         cancel::check()?;
+        let _norm = amounts::norm("tilewright::group_norm", &output, self.norm_passes(&output));
         Ok(group_norm_with(&output, bias, norm.weight, norm.bias, norm.groups, norm.epsilon)?)
     }
 
     fn linear(&self, tokens: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
+        let _product = amounts::linear(tokens, weight);
         Ok(linear(tokens, weight, Some(bias))?)
     }
 
     fn attention(&self, query: Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
+        let others = key.size().get(1).copied().unwrap_or_default();
+        let _attention = amounts::attention("tilewright::attention", &query, others, &[&query, key, value, &query]);
         Ok(match self.fused {
             true => attention::attend(query, key, value)?,
             false => attention::plain(&query, key, value)?,
@@ -209,6 +259,15 @@ impl Ops for Torch {
     ) -> Result<()> {
         let Rows { tensor, first, height } = input;
         let (add, output) = split_store(store);
+        let (batch, into, _, width) = tensor.size4()?;
+        let width = if kernel.upsamples() { 2 * width } else { width };
+        let _convolution = amounts::winograd(
+            [batch, into, kernel.out()],
+            [rows.end - rows.start, width],
+            1,
+            kernel.upsamples(),
+            output.is_some(),
+        );
         let before = before.map(Affine::on_host).transpose()?;
         let sums = sums.map(Sums::on_host).transpose()?;
         Ok(kernel.convolve(winograd::Rows { tensor, first, height }, before, rows, add, output, sums)?)
@@ -219,6 +278,7 @@ impl Ops for Torch {
     }
 
     fn add_up(&self, sums: &mut Sums, picture: &Tensor) -> Result<()> {
+        let _sums = amounts::norm("tilewright::sums", picture, 1);
         sums.add_up(picture)
     }
 
@@ -228,6 +288,7 @@ impl Ops for Torch {
 
     fn affine_silu(&self, picture: &Tensor, affine: &Affine) -> Result<Tensor> {
         cancel::check()?;
+        let _norm = amounts::norm("tilewright::norm_silu", picture, 4);
         affine.apply_silu(picture)
     }
 }

@@ -118,4 +118,7 @@ pub enum Lines {
     Series,
     /// The line on which x and y, an estimate, are equal. Both axes are the same.
     Diagonal,
+    /// Lines without marks for this many series, the first ones, which bound the others. Every
+    /// series has its name beside it.
+    Bounds(usize),
 }

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use tilewright_statistics::{quantile, sorted};
 
-use crate::{Axis, Chart, Form, Lines, Series, scale::Scale};
+use crate::{Axis, Chart, Form, Lines, Series, labels, scale::Scale};
 
 /// The looks of series; further ones look like the first again.
 const LOOKS: usize = 6;
@@ -37,7 +37,7 @@ const BARS: f64 = 8.0;
 const MARK: f64 = 7.5;
 
 /// Pixels of a letter, about, and of a line of the legend.
-const LETTER: f64 = 7.0;
+pub const LETTER: f64 = 7.0;
 const LINE: f64 = 20.0;
 
 /// A chart's drawing, which is as wide as was asked for.
@@ -234,8 +234,15 @@ fn draw_plane([x, y]: [&Axis; 2], series: &[Series], lines: Lines, [width, heigh
     let (left, right, base) = (LEFT + beside, width - RIGHT, height - BOTTOM - below);
     let place_x = |value: f64| left + across.place(value) * (right - left);
     let place_y = |value: f64| base - up.place(value) * (base - TOP);
-    let words = |(_, name, points): &(usize, &str, Vec<(f64, f64)>)| match points.last() {
-        Some((_, last)) if lines == Lines::Series => format!("{name}: last {}", (y.words)(*last)),
+    let has_line = |look: usize| match lines {
+        Lines::None | Lines::Diagonal => false,
+        Lines::Series => true,
+        Lines::Bounds(count) => look < count,
+    };
+    let is_bounded = matches!(lines, Lines::Bounds(_));
+    let words = |(look, name, points): &(usize, &str, Vec<(f64, f64)>)| match points.last() {
+        Some((_, last)) if has_line(*look) => format!("{name}: last {}", (y.words)(*last)),
+        Some((across, up)) if is_bounded => format!("{name}: {} at {}", (y.words)(*up), (x.words)(*across)),
         _ => format!("{name}: {} points", points.len()),
     };
     let body = html! {
@@ -256,11 +263,18 @@ fn draw_plane([x, y]: [&Axis; 2], series: &[Series], lines: Lines, [width, heigh
             @let points: Vec<(f64, f64)> = points.iter().map(|(x, y)| (place_x(*x), place_y(*y))).collect();
             @let scale = if lines == Lines::Series { 1.0 } else { 1.6 };
             @let is_dense = lines == Lines::Series && points.len() as f64 * MARK > width;
-            @if lines == Lines::Series {
+            @if has_line(*look) {
                 @let corners: Vec<String> = points.iter().map(|(x, y)| format!("{},{}", at(*x), at(*y))).collect();
                 polyline class={ "line s" (look % LOOKS) } points=(corners.join(" ")) {}
             }
-            @for point in &points[if is_dense { points.len() - 1 } else { 0 }..] { (mark(*look, *point, scale)) }
+            @if !has_line(*look) || !is_bounded {
+                @for point in &points[if is_dense { points.len() - 1 } else { 0 }..] { (mark(*look, *point, scale)) }
+            }
+        }
+        @if is_bounded {
+            @let last = |(x, y): (f64, f64)| (place_x(x), place_y(y));
+            @let names = series.iter().filter_map(|(_, name, points)| Some((*name, last(*points.last()?))));
+            (labels::beside(&names.collect::<Vec<_>>(), [left, right]))
         }
         text.tick x=(at((left + right) / 2.0)) y=(at(base + 16.0 + LABEL)) text-anchor="middle" { (x.label) }
         text.tick transform={ "translate(12 " (at((TOP + base) / 2.0)) ") rotate(-90)" } text-anchor="middle" { (y.label) }
@@ -286,12 +300,12 @@ fn mark(look: usize, (x, y): (f64, f64), scale: f64) -> Markup {
 }
 
 /// A coordinate.
-fn at(value: f64) -> String {
+pub fn at(value: f64) -> String {
     format!("{value:.1}")
 }
 
 /// A text of at most this many letters.
-fn truncate(text: &str, most: f64) -> String {
+pub fn truncate(text: &str, most: f64) -> String {
     match text.char_indices().nth(most as usize) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),

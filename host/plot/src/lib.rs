@@ -6,10 +6,11 @@
 mod chart;
 mod draw;
 mod error;
+mod labels;
 mod page;
 mod scale;
 
 pub use chart::{Axis, Chart, Form, Lines, Series};
 pub use draw::swatch;
 pub use error::{Error, Result};
-pub use page::Page;
+pub use page::{CHART_STYLE, Page};

@@ -37,8 +37,9 @@ svg{max-width:100%;height:auto;margin:1rem 0;display:block}.narrow{display:none}
 td::before{content:attr(data-of);color:#555;text-align:left;flex:none}}\
 @media(max-width:600px){.wide{display:none}.narrow{display:block}}";
 
-/// The style of charts: Okabe and Ito's colours, which the colour-blind can tell apart.
-const CHARTS: &str = ".plot{overflow:visible;font:12px system-ui,sans-serif}.plot text{fill:#444}.plot .title{fill:#222;font-size:17px}.plot .lane{fill:#222;font-weight:600}\
+/// The style of charts for pages of one's own: Okabe and Ito's colours, which the colour-blind can
+/// tell apart.
+pub const CHART_STYLE: &str = ".plot{overflow:visible;font:12px system-ui,sans-serif}.plot text{fill:#444}.plot .title{fill:#222;font-size:17px}.plot .lane{fill:#222;font-weight:600}\
 .s0{fill:#0072b2;stroke:#0072b2}.s1{fill:#d55e00;stroke:#d55e00;stroke-dasharray:5 3}.s2{fill:#009e73;stroke:#009e73;stroke-dasharray:1.5 2.5}\
 .s3{fill:#cc79a7;stroke:#cc79a7;stroke-dasharray:8 3 2 3}.s4{fill:#e69f00;stroke:#e69f00;stroke-dasharray:3 3}.s5{fill:#5a5a5a;stroke:#5a5a5a;stroke-dasharray:10 4}\
 .rule,.axis,.median,.line,.mark.open{fill:none}.rule{stroke:#e4e4e4}.axis{stroke:#888}.median{stroke:#222;stroke-width:2}.line{stroke-width:1.6;stroke-linejoin:round}\
@@ -98,7 +99,7 @@ impl Page {
         let width = WIDE.0 + 2.0 * MARGIN;
         let svg = html! {
             svg.plot xmlns="http://www.w3.org/2000/svg" width=(width) height=(height) viewBox={ "0 0 " (width) " " (height) } {
-                style { (PreEscaped(CHARTS)) }
+                style { (PreEscaped(CHART_STYLE)) }
                 rect width="100%" height="100%" fill="white" {}
                 text.title x=(MARGIN) y="28" { (self.title) }
                 text x=(MARGIN) y="48" { (about.join(" · ")) }
@@ -117,7 +118,7 @@ impl Page {
                     meta charset="utf-8";
                     meta name="viewport" content="width=device-width, initial-scale=1";
                     title { (self.title) }
-                    style { (PreEscaped(STYLE)) (PreEscaped(CHARTS)) }
+                    style { (PreEscaped(STYLE)) (PreEscaped(CHART_STYLE)) }
                 }
                 body {
                     h1 { (self.title) }
@@ -238,6 +239,31 @@ mod tests {
             lines: Lines::Diagonal,
         };
         assert!(Page { charts: vec![chart, dots], ..Page::default() }.svg().contains("</svg>"));
+    }
+
+    #[test]
+    fn bounds_are_lines_and_every_series_has_its_name_beside_it() {
+        let series = |name: &str, points: &[(f64, f64)]| Series { name: name.into(), points: points.to_vec() };
+        let chart = Chart::plane(
+            "Roofs",
+            [Axis::logarithmic("x"), Axis::logarithmic("y")],
+            [
+                series("roof", &[(0.1, 1.0), (10.0, 100.0), (1000.0, 100.0)]),
+                series("<one>", &[(1.0, 5.0)]),
+                series("same", &[(1.0, 5.0)]),
+            ],
+            Lines::Bounds(1),
+        );
+        let svg = chart.svg(600.0, 300.0).unwrap().into_string();
+        assert_eq!(svg.matches("<polyline").count(), 1);
+        assert_eq!(svg.matches("class=\"mark").count(), 2, "the bound has no marks");
+        let line = |name: &str| {
+            let before = svg.split(&format!(">{name}</text>")).next().unwrap();
+            before.rsplit(" y=\"").next().unwrap().split('"').next().unwrap().parse::<f64>().unwrap()
+        };
+        assert!((line("same") - line("&lt;one&gt;")).abs() >= 16.0, "names do not cover each other");
+        assert!(svg.contains(">roof</text>") && svg.contains(">&lt;one&gt;</text>"), "{svg}");
+        assert!(svg.contains("&lt;one&gt;: 5 at 1"), "{svg}");
     }
 
     #[test]

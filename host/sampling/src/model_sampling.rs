@@ -1,10 +1,13 @@
 //! The way between a network's own input and output and the latents that samplers see, and the
 //! sigmas that a model was trained at (comfy/model_sampling.py of ComfyUI 0.30.0).
 
+use serde::{Deserialize, Serialize};
+
 use crate::latents::Real;
 
 /// The meaning of a network's output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Prediction {
     /// The noise, of latents x + σ·noise.
     Epsilon,
@@ -35,8 +38,38 @@ const BETAS: [f64; 2] = [0.00085, 0.012];
 /// The sigma of a percentage of 0 where there is no largest one.
 const NO_LIMIT: f64 = 999_999_999.9;
 
+/// A model's sampling, as it is written down.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Written {
+    Discrete(Prediction),
+    Shifted(f64),
+    Exponential(f64),
+}
+
+impl From<ModelSampling> for Written {
+    fn from(model: ModelSampling) -> Self {
+        match model.trained {
+            Trained::Discrete => Self::Discrete(model.prediction),
+            Trained::Shifted(shift) => Self::Shifted(shift),
+            Trained::Exponential(mu) => Self::Exponential(mu),
+        }
+    }
+}
+
+impl From<Written> for ModelSampling {
+    fn from(written: Written) -> Self {
+        match written {
+            Written::Discrete(prediction) => Self::discrete(prediction),
+            Written::Shifted(shift) => Self::shifted(shift),
+            Written::Exponential(mu) => Self::exponential(mu),
+        }
+    }
+}
+
 /// A model's prediction and sigmas.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Written", into = "Written")]
 pub struct ModelSampling {
     prediction: Prediction,
     trained: Trained,

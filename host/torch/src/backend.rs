@@ -15,9 +15,10 @@ use crate::{Error, Result, ffi};
 /// GPU libraries by back end, in search order.
 const GPU_LIBRARIES: [(Backend, &str); 2] = [(Backend::Cuda, "libtorch_cuda.so"), (Backend::Rocm, "libtorch_hip.so")];
 
-/// A setting of a back end's libraries.
+/// A setting of libtorch, or of a back end's libraries.
 struct Setting {
-    backend: Backend,
+    /// None for every back end.
+    backend: Option<Backend>,
     name: &'static str,
     value: &'static str,
     /// Other names of the same setting.
@@ -30,17 +31,19 @@ struct Setting {
 /// been seen to hang in the driver at the first allocation (pytorch issue 192259). MIOpen's search
 /// for the best solver takes minutes without its fast mode (ROCm/TheRock issue 2591). Fused
 /// attention on consumer cards counts as experimental there. Products by hipBLASLt are those that
-/// AMD tunes; libtorch takes hipBLAS where it has none for the architecture.
-const ENVIRONMENT: [Setting; 4] = [
+/// AMD tunes; libtorch takes hipBLAS where it has none for the architecture. The profiler, Kineto,
+/// logs an error where there is no driver of a GPU, which is no fault.
+const ENVIRONMENT: [Setting; 5] = [
+    Setting { backend: None, name: "KINETO_LOG_LEVEL", value: "99", aliases: &[] },
     Setting {
-        backend: Backend::Cuda,
+        backend: Some(Backend::Cuda),
         name: "PYTORCH_ALLOC_CONF",
         value: "expandable_segments:True",
         aliases: &["PYTORCH_CUDA_ALLOC_CONF"],
     },
-    Setting { backend: Backend::Rocm, name: "MIOPEN_FIND_MODE", value: "FAST", aliases: &[] },
-    Setting { backend: Backend::Rocm, name: "TORCH_BLAS_PREFER_HIPBLASLT", value: "1", aliases: &[] },
-    Setting { backend: Backend::Rocm, name: "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL", value: "1", aliases: &[] },
+    Setting { backend: Some(Backend::Rocm), name: "MIOPEN_FIND_MODE", value: "FAST", aliases: &[] },
+    Setting { backend: Some(Backend::Rocm), name: "TORCH_BLAS_PREFER_HIPBLASLT", value: "1", aliases: &[] },
+    Setting { backend: Some(Backend::Rocm), name: "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL", value: "1", aliases: &[] },
 ];
 
 /// The most libraries of ROCm's that are looked for by name because the loader misses them.
@@ -104,17 +107,18 @@ fn find(libraries: &Path) -> Option<(Backend, PathBuf)> {
     paths.into_iter().find(|(_, path)| path.is_file())
 }
 
-/// Sets the environment of the back end beside the libtorch in use, where the user has not. For the
+/// Sets the environment of libtorch and of the back end beside it, where the user has not. For the
 /// beginning of a program: nothing is set once there is another thread, since libraries read the
 /// environment while they work.
 pub fn set_environment() {
     let threads = fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
-    let Some((backend, _)) = folder().ok().and_then(|folder| find(&folder)) else { return };
+    let backend = folder().ok().and_then(|folder| find(&folder)).map(|(backend, _)| backend);
     if threads != 1 {
-        tracing::warn!("the environment of the GPU back end is not set: there are threads already");
+        tracing::warn!("libtorch's environment is not set: there are threads already");
         return;
     }
-    for setting in ENVIRONMENT.iter().filter(|setting| setting.backend == backend) {
+    let is_ours = |setting: &&Setting| setting.backend.is_none() || setting.backend == backend;
+    for setting in ENVIRONMENT.iter().filter(is_ours) {
         let is_set = [setting.name].iter().chain(setting.aliases).any(|name| env::var_os(name).is_some());
         if !is_set {
             // SAFETY: this is the only thread.

@@ -166,6 +166,27 @@ pub struct RawCancellation {
     pub of: *const c_void,
 }
 
+/// `tw_event` in `shim/profile.h`.
+#[repr(C)]
+pub struct RawEvent {
+    pub name: *const c_char,
+    pub name_length: usize,
+    pub kind: i32,
+    pub device: i32,
+    pub track: u64,
+    pub start: u64,
+    pub end: u64,
+    pub id: u64,
+    pub launched_by: u64,
+}
+
+impl RawEvent {
+    /// `TW_CALL`, `TW_KERNEL` and `TW_TRANSFER`; any other kind is an operator.
+    pub const CALL: i32 = 1;
+    pub const KERNEL: i32 = 2;
+    pub const TRANSFER: i32 = 3;
+}
+
 /// The status of work that a cancellation ended, `kCancelled` in `shim/guarded.h`.
 const CANCELLED: c_int = 2;
 
@@ -199,6 +220,8 @@ unsafe extern "C" {
         laid_out: *mut c_void,
     );
     pub fn tw_generator_destroy(generator: *mut c_void);
+    pub fn tw_range_begin(name: *const c_char, length: usize) -> *mut c_void;
+    pub fn tw_range_end(range: *mut c_void);
     pub safe fn tw_event_create() -> *mut c_void;
     pub fn tw_event_destroy(event: *mut c_void);
 }
@@ -251,6 +274,8 @@ reporting! {
     fn tw_start_copy(to: *mut c_void, from: *const c_void, behind: *mut c_void, end: *mut c_void);
     fn tw_event_record_behind(event: *mut c_void, device: c_int);
     fn tw_has_fused_attention(query: *const c_void, key: *const c_void, value: *const c_void, fused: *mut c_int);
+    fn tw_profile_begin(gpu: c_int);
+    fn tw_profile_end(each: Option<extern "C" fn(event: *const RawEvent, of: *mut c_void)>, of: *mut c_void);
     fn tw_gpu_empty_cache();
     fn tw_gpu_free_and_total(device: c_int, free_bytes: *mut u64, total_bytes: *mut u64);
 }

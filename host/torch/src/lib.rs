@@ -2,7 +2,7 @@
 //! about devices ([`device`]), measured speeds ([`probe`]), matrices that stay packed ([`packed`]),
 //! back ends loaded at run time ([`backend`]), work that ends soon when it is cancelled
 //! ([`cancel`], [`pieces`]), a way round MIOpen ([`miopen`]), marks that crashes leave ([`crash`]),
-//! and one error type that knows out-of-memory from the rest.
+//! recordings of what ran ([`profile`]), and one error type that knows out-of-memory from the rest.
 
 pub mod attention;
 pub mod backend;
@@ -28,6 +28,7 @@ mod pointwise;
 mod pool;
 pub mod probe;
 mod products;
+pub mod profile;
 pub mod psnr;
 pub mod scalar;
 pub mod streamed;
@@ -45,5 +46,7 @@ pub use noise::{NoiseStream, noise};
 pub use pace::Pace;
 pub use pointwise::pointwise;
 pub use products::{linear, linear_onto};
-pub use tensors::{channels_last, copy, dtype, from_bytes, kind, non_finite, set_threads, stored_kind, to_layout};
+pub use tensors::{
+    bytes_of, channels_last, copy, dtype, from_bytes, kind, non_finite, set_threads, stored_kind, to_layout,
+};
 pub use unit_norm::unit_norm;

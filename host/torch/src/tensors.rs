@@ -60,6 +60,17 @@ pub fn from_bytes(bytes: &[u8], shape: &[i64], stored: Kind, kind: Kind, device:
     Ok(borrowed.f_to_kind(kind)?)
 }
 
+/// The values of a tensor in host memory, one after another.
+///
+/// # Errors
+/// Memory is out.
+pub fn bytes_of(tensor: &Tensor) -> Result<Vec<u8>> {
+    let tensor = tensor.f_contiguous()?;
+    let mut bytes = vec![0_u8; tensor.numel() * tensor.f_kind()?.elt_size_in_bytes()];
+    tensor.f_copy_data_u8(&mut bytes, tensor.numel())?;
+    Ok(bytes)
+}
+
 /// The same values in memory of their own. tch's own copy panics if memory is out.
 ///
 /// # Errors

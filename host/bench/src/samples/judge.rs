@@ -163,7 +163,7 @@ impl SampleSweep<'_> {
             sampling: self.sampling,
             entries: plans.iter().map(entry).collect(),
             against: None,
-            rounds: Rounds { first_apart: false, warmup: 1, iterations },
+            rounds: Rounds { first_apart: false, warmup: 1, iterations, profiled: false },
         };
         let mut report = contest.run(planners, watch)?;
         for (row, plan) in report.runs.iter_mut().zip(plans) {

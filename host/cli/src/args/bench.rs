@@ -8,6 +8,8 @@ use tilewright_engine::Machine;
 use tilewright_pipeline::default_limit;
 use tilewright_plan::bytes;
 
+use crate::profile::ProfileOption;
+
 use super::{AllowBlended, BenchSample, DeviceOptions, ObjectiveArgument, PolicyGrants, ScalingOptions};
 
 /// `tilewright bench`
@@ -64,6 +66,9 @@ pub struct ContestOptions {
     /// The objective: what counts most
     #[arg(long, value_enum, default_value_t = ObjectiveArgument::Balanced)]
     pub objective: ObjectiveArgument,
+    /// The profile of a further run of each policy.
+    #[command(flatten)]
+    pub profile: ProfileOption,
 }
 
 impl ContestOptions {
@@ -77,7 +82,12 @@ impl ContestOptions {
 
     /// The runs of each.
     pub fn rounds(&self) -> Rounds {
-        Rounds { first_apart: true, warmup: self.warmup, iterations: self.iterations }
+        Rounds {
+            first_apart: true,
+            warmup: self.warmup,
+            iterations: self.iterations,
+            profiled: self.profile.file().is_some(),
+        }
     }
 
     /// The policy that makes the reference, if there is one.

@@ -15,6 +15,7 @@ use super::{AllowBlended, ObjectiveArgument, PolicyGrants, Recording, device, fa
 use crate::{
     failure::{Failure, Outcome},
     history, policy,
+    profile::ProfileOption,
     report::Shown,
 };
 
@@ -176,6 +177,9 @@ pub struct ReportOptions {
     /// The record of the decision.
     #[command(flatten)]
     pub record: Recording,
+    /// The profile of the work.
+    #[command(flatten)]
+    pub profile: ProfileOption,
 }
 
 impl ReportOptions {

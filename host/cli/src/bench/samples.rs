@@ -49,6 +49,11 @@ pub fn run(arguments: &BenchSample) -> Outcome {
     let roles = files::roles()
         .reads_all("the transformer", &arguments.transformer)
         .reads_all("the conditioning", prompts.map(|prompt| &prompt.path));
+    let profile = &arguments.contest.profile;
+    if arguments.sweep && profile.file().is_some() {
+        return Err(Failure::input("--profile and --sweep: a sweep runs every plan of a list: leave one out"));
+    }
+    let roles = profile.begin(roles, false)?;
     let policies = Policies::check(arguments.contest.policies.iter().chain(&against), &arguments.common, roles)?;
     let model = with_loras(SampleModel::open(&arguments.transformer, None)?, &arguments.lora)?;
     let machine = machine(&arguments.common)?;
@@ -90,7 +95,9 @@ pub fn run(arguments: &BenchSample) -> Outcome {
     let report = watched(|waiting| contest.run(&policies.planner(), waiting))?;
     let table = || headed(&HEADING, report.runs.iter().map(cells));
     let page = || page("Tilewright bench sample", &report.device, table(), &report.runs);
-    publish(&arguments.common, (&report, report.interrupted), || contest_table(&report), page)?;
+    let published = publish(&arguments.common, (&report, report.interrupted), || contest_table(&report), page);
+    let profiles = report.runs.iter().filter_map(|row| row.profile.clone());
+    profile.finish_contest(profiles, arguments.common.json, published)?;
     expect_some(report.runs.iter().any(|row| !row.samples_ms.is_empty()))
 }
 

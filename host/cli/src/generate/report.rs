@@ -7,12 +7,13 @@ use serde_json::{Value, json};
 use tch::Device;
 use tilewright_pipeline::{EncoderRun, Settings};
 use tilewright_plan::{Denoise, Record, Stage, bytes};
+use tilewright_profile::Profile;
 use tilewright_torch::memory;
 
 use super::studio::Decided;
 use crate::{
     failure::{Failure, Outcome},
-    printer,
+    printer, profile,
     report::{self, OVER, Shown},
     sample, table, text_stage,
 };
@@ -152,6 +153,7 @@ impl Report<'_> {
                 stages: stages.records().map_err(Failure::work)?,
                 memory,
                 outputs,
+                profile: profile::unreported(),
             });
         }
         if shown.explain {
@@ -191,6 +193,9 @@ struct Printed<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<&'a Memory>,
     outputs: &'a [PathBuf],
+    /// The profile of each stage, if it was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    profile: Vec<Profile>,
 }
 
 /// Settings row by row, the model's defaults among them.

@@ -7,13 +7,20 @@ use tilewright_models::{
     ComputeFormat, LoadStep, PlanFormat,
     wan_vae::{Clip, Decoder, Spread},
 };
-use tilewright_plan::{Dtype, Failure, Outcome, Plan, Space, UnderWay, Vae};
-use tilewright_torch::{device::synchronize, kernels, memory, non_finite, transfer};
+use tilewright_plan::{Dtype, Failure, Outcome, Plan, Space, Stage, UnderWay, Vae};
+use tilewright_torch::{
+    device::synchronize,
+    kernels, memory, non_finite,
+    profile::{self, Part, Profiler},
+    transfer,
+};
 
-use super::{ClipJob, Sink, price::Chunks};
+use super::{ClipJob, ClipLatents, Sink, price::Chunks};
 use crate::{
     Error, Grid, Result,
+    capturing::Inputs,
     offload::Turns,
+    profiling::{Unit, WHOLE},
     task::{Allowance, AttemptContext, AttemptError, Attempted, Task, check_peak, likely, load, settle, trim_between},
     weights::Lease,
 };
@@ -38,6 +45,22 @@ pub(super) struct ClipDecoding<'a> {
     base: u64,
     /// The last attempt ended at values that were not finite.
     not_finite: bool,
+    /// The frames that were delivered, by sample and first frame, if they are kept for a capture.
+    kept: Option<Vec<((usize, u32), Tensor)>>,
+}
+
+/// The frames of a rehearsal go nowhere.
+struct Nowhere;
+
+impl Sink for Nowhere {
+    fn frames(
+        &mut self,
+        _: u32,
+        _: u32,
+        _: &Tensor,
+    ) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(())
+    }
 }
 
 /// The state of one sample under one division of the area.
@@ -100,6 +123,7 @@ impl<'a> ClipDecoding<'a> {
             aside,
             base: 0,
             not_finite: false,
+            kept: None,
         }
     }
 
@@ -155,6 +179,56 @@ impl<'a> ClipDecoding<'a> {
         Ok(())
     }
 
+    /// Decodes the first chunk twice, apart, and drops its frames: to warm up, and to see how long
+    /// it takes, which is returned.
+    fn rehearse(
+        &mut self,
+        plan: &Plan,
+        format: ComputeFormat,
+        context: &mut AttemptContext<'_>,
+    ) -> Attempted<Duration> {
+        let start = Instant::now();
+        let (mut sink, mut plain) = (Nowhere, Duration::ZERO);
+        context.span = [0.0, 0.0];
+        for _ in 0..2 {
+            let mut rehearsal = ClipDecoding::new(self.job, &mut sink, &self.delivered);
+            rehearsal.decoders = std::mem::take(&mut self.decoders);
+            let begun = Instant::now();
+            let sample = rehearsal.delivered.iter().position(|delivered| *delivered < self.job.request.frames);
+            let ended = match sample {
+                Some(sample) => rehearsal
+                    .prepare(sample, plan, format)
+                    .map_err(AttemptError::from)
+                    .and_then(|()| rehearsal.chunk(sample, context)),
+                None => Ok(()),
+            };
+            self.decoders = std::mem::take(&mut rehearsal.decoders);
+            ended?;
+            synchronize(self.job.machine.device)?;
+            plain = begun.elapsed();
+        }
+        context.span = WHOLE;
+        self.aside += start.elapsed();
+        Ok(plain)
+    }
+
+    /// [`Self::samples`], under the profiler if the job asks for it.
+    fn samples_profiled(
+        &mut self,
+        plan: &Plan,
+        format: ComputeFormat,
+        context: &mut AttemptContext<'_>,
+    ) -> Attempted<()> {
+        if !context.profiling.is_wanted {
+            return self.samples(plan, format, context);
+        }
+        let (device, plain) = (self.job.machine.device, self.rehearse(plan, format, context)?);
+        let profiler = Profiler::begin(device, &Stage::Decode.to_string())?;
+        self.samples(plan, format, context)?;
+        context.profiling.keep(profiler.end()?, Unit::Chunk, plain, device);
+        Ok(())
+    }
+
     fn samples(&mut self, plan: &Plan, format: ComputeFormat, context: &mut AttemptContext<'_>) -> Attempted<()> {
         let all = self.job.request.frames;
         for sample in 0..self.delivered.len() {
@@ -180,6 +254,8 @@ impl<'a> ClipDecoding<'a> {
         let (device, latent_frames) = (self.job.machine.device, self.latent_frames());
         let (start, aside) = (Instant::now(), self.aside);
         let Some(mut live) = self.live.take() else { return Ok(()) };
+        let (number, from) = (live.chunks, self.delivered[sample]);
+        let in_profile = profile::part(Part::Chunk, || format!("chunk {number}, from frame {from}"));
         let outcome = self.tiles(&mut live, sample, latent_frames, context);
         let until = live.chunk.as_ref().map_or(0, |chunk| chunk.until);
         let (chunks, plan) = (live.chunks, live.plan.clone());
@@ -190,6 +266,10 @@ impl<'a> ClipDecoding<'a> {
         }
         self.live = Some(live);
         outcome?;
+        if in_profile.is_some() {
+            synchronize(device)?;
+        }
+        drop(in_profile);
         trim_between(device, plan.release)?;
         let peak = memory::of(device)?.peak.saturating_sub(self.base).saturating_add(self.weights());
         // The first frame's cost says little of the others; the last chunk is in the outcome of
@@ -250,6 +330,7 @@ impl<'a> ClipDecoding<'a> {
         let (device, all) = (self.job.machine.device, self.latent_frames());
         let ClipState { tiles, turns, chunk: Some(chunk), grid, plan, format, .. } = live else { return Ok(()) };
         let index = chunk.tile;
+        let _tile = profile::part(Part::Tile, || format!("tile {index}"));
         let count = tiles.len();
         turns.take(device, tiles, index, plan.offload, |tile| tile.clip.state_mut())?;
         let tile = &mut tiles[index];
@@ -358,6 +439,9 @@ impl<'a> ClipDecoding<'a> {
         let outcome = self.sink.frames(sample as u32, self.delivered[sample], &frames);
         self.aside += start.elapsed();
         outcome.map_err(|error| AttemptError::Broken(Error::Sink(error)))?;
+        if let Some(kept) = &mut self.kept {
+            kept.push(((sample, self.delivered[sample]), frames.shallow_clone()));
+        }
         self.delivered[sample] += frames.size()[0] as u32;
         Ok(())
     }
@@ -365,6 +449,20 @@ impl<'a> ClipDecoding<'a> {
 
 impl Task<Vae> for ClipDecoding<'_> {
     type Output = ();
+
+    fn inputs(&self) -> Inputs {
+        let ClipLatents { vae, latents } = self.job.input;
+        Inputs::new(vec![("input".into(), latents.shallow_clone())], &vae.capture_facts())
+    }
+
+    fn outputs(&self, _: &()) -> Vec<(String, Tensor)> {
+        let name = |(sample, first): &(usize, u32)| format!("{sample}.from_frame.{first}");
+        self.kept.iter().flatten().map(|(place, frames)| (name(place), frames.shallow_clone())).collect()
+    }
+
+    fn keep_for_capture(&mut self) {
+        self.kept = Some(Vec::new());
+    }
 
     fn attempt(&mut self, plan: &Plan, context: &mut AttemptContext<'_>) -> Attempted<((), Outcome)> {
         let device = self.job.machine.device;
@@ -376,11 +474,10 @@ impl Task<Vae> for ClipDecoding<'_> {
         let aside = self.aside;
         let start = Instant::now();
         let allowance = Allowance { limit: self.job.request.memory_limit, weights: self.weights(), state };
-        let outcome = self
-            .job
-            .input
-            .vae
-            .measure(device, allowance, || settle(device, plan.release, self.samples(plan, format, context)));
+        let outcome =
+            self.job.input.vae.measure(device, allowance, || {
+                settle(device, plan.release, self.samples_profiled(plan, format, context))
+            });
         self.elapsed += start.elapsed().saturating_sub(self.aside - aside);
         self.not_finite = matches!(outcome, Err(AttemptError::Failed(Failure::NonFinite { .. })));
         if outcome.is_ok() {

@@ -1,6 +1,8 @@
 //! A sample on one device: the decisions about it, and the attempts to carry them out.
 
 use std::time::{Duration, Instant};
+
+use serde::Serialize;
 use tilewright_wording::Setting;
 
 use tch::{Device, Tensor};
@@ -13,7 +15,7 @@ use tilewright_sampling::{Course, Tensors};
 use tilewright_torch::device;
 
 use super::{
-    Denoiser, SampleInput, SampleShape, SampleState, Sampling,
+    Denoiser, SampleInput, SampleShape, SampleState, Sampling, SamplingFacts,
     costs::DenoisePrices,
     extents,
     gauge::Gauge,
@@ -23,6 +25,7 @@ use super::{
 };
 use crate::{
     Error, Finished, Job, Machine, Observer, Result, Unfinished,
+    capturing::Inputs,
     run::{is_hopeless, run},
     task::{Allowance, AttemptContext, AttemptError, Attempted, Task, measure, settle},
     text::USUAL_TOKENS,
@@ -195,6 +198,13 @@ impl<'a> DenoiseJob<'a> {
     }
 }
 
+/// The facts that running a sample again takes.
+#[derive(Serialize)]
+struct SampleFacts<T: Serialize> {
+    sampling: SamplingFacts,
+    transformer: T,
+}
+
 /// A sample on its way.
 struct SampleTask<'a> {
     job: &'a DenoiseJob<'a>,
@@ -273,7 +283,8 @@ impl<'a> SampleTask<'a> {
             Some(state) => state.on(device)?,
         };
         let mut walk = Walk::new(job.input, job.prices(), device, (plan, format), course, gauge)?;
-        let ended = walk.go(&mut state, context.observer, &mut |state| self.from = Some(state));
+        let keep = &mut |state| self.from = Some(state);
+        let ended = walk.go(&mut state, context.observer, context.profiling, keep);
         *context.load += walk.load;
         self.spent.note(&walk);
         let held = walk.finish();
@@ -288,6 +299,17 @@ impl<'a> SampleTask<'a> {
 
 impl Task<Denoise> for SampleTask<'_> {
     type Output = Sampled;
+
+    fn inputs(&self) -> Inputs {
+        let SampleInput { denoiser, sampling } = self.job.input;
+        let (tensors, sampling) = sampling.written();
+        Inputs::new(tensors, &SampleFacts { sampling, transformer: denoiser.written() })
+    }
+
+    fn outputs(&self, Sampled { latents, noisy }: &Sampled) -> Vec<(String, Tensor)> {
+        let noisy = noisy.iter().map(|(noisy, _)| ("noisy".to_owned(), noisy.shallow_clone()));
+        [("output".to_owned(), latents.shallow_clone())].into_iter().chain(noisy).collect()
+    }
 
     fn attempt(
         &mut self,

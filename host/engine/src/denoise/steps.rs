@@ -10,9 +10,13 @@ use tilewright_mapped::meeting;
 use tilewright_models::{
     BlockChoice, ComputeFormat, Context, DenoiserFile, Error as ModelError, LoadedDenoiser, transformer::Residency,
 };
-use tilewright_plan::{DenoisePlan, Failure, WeightForm};
+use tilewright_plan::{DenoisePlan, Failure, Stage, WeightForm};
 use tilewright_sampling::{Course, Denoised, Denoiser, SamplerNoise, State, Tensors};
-use tilewright_torch::{Pace, non_finite, scalar};
+use tilewright_torch::{
+    Pace, device, non_finite,
+    profile::{self, Part, Profiler},
+    scalar,
+};
 
 use super::{
     Kept, Prompt, SampleInput, Sampling,
@@ -26,6 +30,7 @@ use crate::{
     Error, Lease, Observer,
     observer::{FinishedStep, Next},
     pause,
+    profiling::{Profiling, Unit},
     task::{AttemptError, Attempted, trim_between},
 };
 
@@ -136,6 +141,7 @@ impl<'a> Walk<'a> {
         &mut self,
         state: &mut State<Latents>,
         observer: &mut dyn Observer,
+        profiling: &mut Profiling,
         keep: &mut dyn FnMut(SampleState),
     ) -> Attempted<()> {
         let (SampleInput { denoiser, sampling }, device) = (self.input, self.device);
@@ -144,8 +150,15 @@ impl<'a> Walk<'a> {
         let mut noise = SamplerNoise::new(sampling.sampler, &sampling.seeds, &sigmas, state.draws, &shape, device)?;
         let calls = f64::from(sampling.sampler.calls());
         let course = self.course;
+        let mut recorded = None;
         while !course.is_done(state) {
             self.turn_to(denoiser.expert(f64::from(course.sigma(state))), observer)?;
+            if profiling.is_wanted && recorded.is_none() {
+                let plain = self.rehearse(state, observer)?;
+                recorded = Some((Profiler::begin(device, &Stage::Denoise.to_string())?, plain));
+            }
+            let number = state.steps + 1;
+            let in_profile = profile::part(Part::Step, || format!("step {number}"));
             let before = course.part(state);
             let span = (1.0 / course.steps().max(1) as f64).min(1.0 - before);
             let mut step = InStep { walk: self, observer, before, span: span / calls, calls: 0, denoised: None };
@@ -159,6 +172,10 @@ impl<'a> Walk<'a> {
             // Before the step counts, and is kept for a later run.
             denoiser.check_unchanged().map_err(AttemptError::Broken)?;
             *state = next;
+            if in_profile.is_some() {
+                device::synchronize(device)?;
+            }
+            drop(in_profile);
             trim_between(device, self.plan.release)?;
             let copy = SampleState::of(state)?;
             let finished = FinishedStep {
@@ -177,7 +194,33 @@ impl<'a> Walk<'a> {
             }
         }
         let _ = observer.progress(1.0);
+        if let Some((profiler, plain)) = recorded {
+            profiling.keep(profiler.end()?, Unit::Step, plain, device);
+        }
         Ok(())
+    }
+
+    /// Takes the next step twice, and leaves no trace of it: to warm up, and to see how long it
+    /// takes, which is returned.
+    fn rehearse(&mut self, state: &State<Latents>, observer: &mut dyn Observer) -> Attempted<Duration> {
+        let (SampleInput { sampling, .. }, device, course) = (self.input, self.device, self.course);
+        let sigmas: Vec<f32> = sampling.sigmas.iter().map(|sigma| *sigma as f32).collect();
+        let shape = sampling.latents.size();
+        // Outputs of a rehearsal must not serve the steps.
+        let (start, reuse, moved) = (Instant::now(), self.reuse.take(), self.moved);
+        let before = course.part(state);
+        let mut plain = Duration::ZERO;
+        for _ in 0..2 {
+            let begun = Instant::now();
+            let mut noise = SamplerNoise::new(sampling.sampler, &sampling.seeds, &sigmas, state.draws, &shape, device)?;
+            let mut step = InStep { walk: self, observer, before, span: 0.0, calls: 0, denoised: None };
+            drop(course.step(state, &mut step, &mut noise)?);
+            device::synchronize(device)?;
+            plain = begun.elapsed();
+        }
+        (self.reuse, self.moved) = (reuse, moved);
+        self.aside += start.elapsed();
+        Ok(plain)
     }
 
     /// Leases the expert of a number, in place of the other one.
@@ -327,6 +370,7 @@ impl InStep<'_, '_> {
             }
             let mut together = None;
             for group in &pass.groups {
+                let _pass = profile::part(Part::Pass, || format!("pass {}", run.number));
                 let input = pass.repeated(&group.of(&input)?)?;
                 let mut before_block = |block: usize, tokens: &Tensor| run.before_block(block, tokens);
                 let output = expert.network.velocity(&input, &sigmas, &contexts[group.context], &mut before_block)?;

@@ -8,13 +8,19 @@ use tilewright_models::{
     ComputeFormat, LoadStep, PlanFormat,
     wan_vae::{Encoder, EncoderState, Place, PlacedState},
 };
-use tilewright_plan::{Failure, Outcome, Plan, Vae};
-use tilewright_torch::{device::synchronize, kernels, memory, non_finite};
+use tilewright_plan::{Failure, Outcome, Plan, Stage, Vae};
+use tilewright_torch::{
+    device::synchronize,
+    kernels, memory, non_finite,
+    profile::{self, Part, Profiler},
+};
 
 use super::{ClipEncodeJob, ClipSource, EncodedClip, Frames, division::Division, price::chunk};
 use crate::{
     Error, Result,
+    capturing::Inputs,
     offload::Turns,
+    profiling::{Unit, WHOLE},
     task::{Allowance, AttemptContext, AttemptError, Attempted, Task, check_peak, likely, load, settle, trim_between},
     weights::Lease,
 };
@@ -44,6 +50,8 @@ pub(super) struct ClipEncoding<'a> {
     aside: Duration,
     /// Bytes in use that are not this encode's.
     base: u64,
+    /// The frames that the source gave, if they are kept for a capture.
+    kept: Option<Vec<Tensor>>,
 }
 
 /// Frames that are kept until all tiles have taken them.
@@ -78,6 +86,7 @@ impl<'a> ClipEncoding<'a> {
             elapsed: Duration::ZERO,
             aside: Duration::ZERO,
             base: 0,
+            kept: None,
         }
     }
 
@@ -111,6 +120,9 @@ impl<'a> ClipEncoding<'a> {
             return Err(broken(reason.into()));
         }
         self.ended = size[0] < i64::from(count);
+        if let Some(kept) = &mut self.kept {
+            kept.push(frames.shallow_clone());
+        }
         // Frames that make no whole latent frame are left out.
         let whole = if self.encoded == 0 { size[0] } else { size[0] - size[0] % i64::from(temporal) };
         if self.encoded == 0 && whole == 0 {
@@ -121,20 +133,69 @@ impl<'a> ClipEncoding<'a> {
         Ok((whole > 0).then_some(kept))
     }
 
+    /// Makes the next chunk the one at work, unless one is under way: that ends in the division that
+    /// it began in.
+    fn begin_chunk(&mut self, plan: &Plan, wanted: &Division) -> Attempted<()> {
+        if self.chunk.is_some() {
+            return Ok(());
+        }
+        if self.division != *wanted {
+            let places = wanted.places();
+            self.states = self.division.relaid(self.states.iter(), &places)?;
+            self.turns = Turns::default();
+            self.division = wanted.clone();
+        }
+        self.chunk = self.pull(plan)?;
+        Ok(())
+    }
+
+    /// Encodes the chunk at work twice, apart, and drops its latents: to warm up, and to see how
+    /// long it takes, which is returned.
+    fn rehearse(&mut self, plan: &Plan, context: &mut AttemptContext<'_>) -> Attempted<Duration> {
+        let wanted = self.division(plan);
+        self.begin_chunk(plan, &wanted)?;
+        let (start, mut plain) = (Instant::now(), Duration::ZERO);
+        let Some(chunk) = &self.chunk else { return Ok(plain) };
+        let frames = chunk.frames.shallow_clone();
+        context.span = [0.0, 0.0];
+        for _ in 0..2 {
+            let mut source = |_| Ok(frames.shallow_clone());
+            let mut rehearsal = ClipEncoding::new(self.job, &mut source);
+            rehearsal.encoder = self.encoder.take();
+            let begun = Instant::now();
+            let ended = rehearsal.begin_chunk(plan, &wanted).and_then(|()| match rehearsal.chunk.take() {
+                Some(mut chunk) => rehearsal.tiles(&mut chunk, plan, &wanted, context),
+                None => Ok(()),
+            });
+            self.encoder = rehearsal.encoder.take();
+            ended?;
+            synchronize(self.job.machine.device)?;
+            plain = begun.elapsed();
+        }
+        context.span = WHOLE;
+        self.aside += start.elapsed();
+        Ok(plain)
+    }
+
+    /// [`Self::chunks`], under the profiler if the job asks for it.
+    fn chunks_profiled(&mut self, plan: &Plan, context: &mut AttemptContext<'_>) -> Attempted<Tensor> {
+        if !context.profiling.is_wanted {
+            return self.chunks(plan, context);
+        }
+        let (device, plain) = (self.job.machine.device, self.rehearse(plan, context)?);
+        let profiler = Profiler::begin(device, &Stage::Encode.to_string())?;
+        let latents = self.chunks(plan, context)?;
+        context.profiling.keep(profiler.end()?, Unit::Chunk, plain, device);
+        Ok(latents)
+    }
+
     fn chunks(&mut self, plan: &Plan, context: &mut AttemptContext<'_>) -> Attempted<Tensor> {
         let wanted = self.division(plan);
         loop {
-            // A chunk under way ends in the division that it began in.
-            if self.chunk.is_none() && self.division != wanted {
-                let places = wanted.places();
-                self.states = self.division.relaid(self.states.iter(), &places)?;
-                self.turns = Turns::default();
-                self.division = wanted.clone();
-            }
-            if self.chunk.is_none() {
-                self.chunk = self.pull(plan)?;
-            }
+            self.begin_chunk(plan, &wanted)?;
             let Some(mut chunk) = self.chunk.take() else { break };
+            let (number, from) = (self.chunks, self.encoded);
+            let in_profile = profile::part(Part::Chunk, || format!("chunk {number}, from frame {from}"));
             let (start, aside) = (Instant::now(), self.aside);
             let outcome = self.tiles(&mut chunk, plan, &wanted, context);
             if let Err(error) = outcome {
@@ -144,6 +205,7 @@ impl<'a> ClipEncoding<'a> {
             let (frames, gathered) = (chunk.frames.size()[0] as u32, chunk.gathered.take());
             drop(chunk);
             synchronize(self.job.machine.device)?;
+            drop(in_profile);
             self.latents.extend(gathered.map(|latents| latents.f_to_device(Device::Cpu)).transpose()?);
             self.encoded += frames;
             self.chunks += 1;
@@ -190,6 +252,8 @@ impl<'a> ClipEncoding<'a> {
         // if these are smaller.
         let pieces = (*wanted != self.division).then_some(plan.space);
         while let Some(place) = places.get(chunk.tile) {
+            let tile = chunk.tile;
+            let _tile = profile::part(Part::Tile, || format!("tile {tile}"));
             self.turns.take(device, &mut self.states, chunk.tile, plan.offload, EncoderState::state_mut)?;
             self.tile(chunk, place, pieces.as_ref(), places.len(), context)?;
             let latents = Tensor::f_cat(&chunk.latents, 2)?;
@@ -314,6 +378,20 @@ fn in_pieces(
 impl Task<Vae> for ClipEncoding<'_> {
     type Output = EncodedClip;
 
+    fn inputs(&self) -> Inputs {
+        let frames = self.kept.iter().flatten().enumerate();
+        let frames = frames.map(|(index, frames)| (format!("frames.{index}"), frames.shallow_clone()));
+        Inputs::new(frames.collect(), &self.job.input.vae.capture_facts())
+    }
+
+    fn outputs(&self, output: &EncodedClip) -> Vec<(String, Tensor)> {
+        vec![("output".into(), output.latents.shallow_clone())]
+    }
+
+    fn keep_for_capture(&mut self) {
+        self.kept = Some(Vec::new());
+    }
+
     fn attempt(&mut self, plan: &Plan, context: &mut AttemptContext<'_>) -> Attempted<(EncodedClip, Outcome)> {
         let device = self.job.machine.device;
         let format = PlanFormat::of(plan, &kernels(device)).compute()?;
@@ -325,7 +403,8 @@ impl Task<Vae> for ClipEncoding<'_> {
         let start = Instant::now();
         let allowance = Allowance { limit: self.job.request.memory_limit, weights: self.weights(), state };
         let vae = &self.job.input.vae;
-        let outcome = vae.measure(device, allowance, || settle(device, plan.release, self.chunks(plan, context)));
+        let outcome =
+            vae.measure(device, allowance, || settle(device, plan.release, self.chunks_profiled(plan, context)));
         self.elapsed += start.elapsed().saturating_sub(self.aside - aside);
         if outcome.is_ok() {
             self.encoder = None;

@@ -1,7 +1,7 @@
 //! CLIP's encoders: `CLIPTextModel` and `CLIPVisionModel` of transformers, after Radford et al.,
 //! "Learning Transferable Visual Models From Natural Language Supervision" (2021).
 
-use tilewright_nn::{Biased, Dense, TokenOps, TokenScope};
+use tilewright_nn::{Biased, Dense, Layer, TokenOps, TokenScope};
 use tilewright_plan::Dtype;
 
 use super::Config;
@@ -12,6 +12,7 @@ const EPSILON: f64 = 1e-5;
 
 #[derive(Debug)]
 struct Block<O: TokenOps> {
+    block: Layer,
     first: AffineNorm<O>,
     qkv: Dense<O>,
     out: Dense<O>,
@@ -24,6 +25,7 @@ impl<O: TokenOps> Block<O> {
     fn build(scope: &TokenScope<'_, O>, config: &Config) -> Result<Self> {
         let Config { hidden, feed_forward, .. } = *config;
         Ok(Self {
+            block: scope.block(),
             first: AffineNorm::build(&scope.at("norm1"), hidden, EPSILON)?,
             qkv: Dense::build(&scope.at("attention.qkv"), hidden, 3 * hidden)?,
             out: Dense::build(&scope.at("attention.out"), hidden, hidden)?,
@@ -119,7 +121,8 @@ impl<O: TokenOps> Network<O> {
             if index == inner_at {
                 inner = Some(keep(&tokens)?);
             }
-            block.forward(ops, &self.config, &tokens, causal.as_ref())?;
+            let run = || block.forward(ops, &self.config, &tokens, causal.as_ref());
+            block.block.run_onto(ops, [&tokens; 2], run)?;
         }
         let last = self.norm.forward(ops, &tokens, Dtype::F32)?;
         let inner = match inner {

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use tilewright_nn::{Dense, Error as NnError, Gelu, HeadNorm, TokenOps, TokenScope};
+use tilewright_nn::{Dense, Error as NnError, Gelu, HeadNorm, Layer, TokenOps, TokenScope};
 use tilewright_plan::Dtype;
 
 use super::config::{Config, PATCH, TIME_WIDTH};
@@ -160,6 +160,7 @@ impl<O: TokenOps> Stream<O> {
 /// A block in which image and text have weights of their own.
 #[derive(Debug)]
 struct DoubleBlock<O: TokenOps> {
+    block: Layer,
     image: Stream<O>,
     text: Stream<O>,
 }
@@ -218,6 +219,7 @@ fn attend<O: TokenOps>(ops: &O, output: &O::Tensor, qkv: &O::Tensor, heads: i64,
 /// A block of all tokens, with attention and feed-forward side by side.
 #[derive(Debug)]
 struct SingleBlock<O: TokenOps> {
+    block: Layer,
     modulation: Dense<O>,
     /// To queries, keys and values, and into the feed-forward.
     first: Dense<O>,
@@ -230,6 +232,7 @@ impl<O: TokenOps> SingleBlock<O> {
     fn build(scope: &TokenScope<'_, O>, config: &Config) -> Result<Self> {
         let (hidden, feed_forward) = (config.hidden, config.feed_forward);
         Ok(Self {
+            block: scope.block(),
             modulation: Dense::build(&scope.at("modulation.lin"), hidden, 3 * hidden)?,
             first: Dense::build(&scope.at("linear1"), hidden, 3 * hidden + feed_forward)?,
             norms: HeadNorms::build(&scope.at("norm"), config.head_width())?,
@@ -321,6 +324,7 @@ impl<O: TokenOps> Network<O> {
         let double = |index| -> Result<DoubleBlock<O>> {
             let scope = scope.at("double_blocks").at(index);
             Ok(DoubleBlock {
+                block: scope.block(),
                 image: Stream::build(&scope, "img", config)?,
                 text: Stream::build(&scope, "txt", config)?,
             })
@@ -418,9 +422,11 @@ impl<O: TokenOps> Network<O> {
                 break;
             }
             if let Some(double) = self.double_blocks.get(block) {
-                double.forward(ops, config, &joint, &vector, context)?;
+                let run = || double.forward(ops, config, &joint, &vector, context);
+                double.block.run_onto(ops, [&joint; 2], run)?;
             } else if let Some(single) = self.single_blocks.get(block - self.double_blocks.len()) {
-                single.forward(ops, config, &joint, &vector, context)?;
+                let run = || single.forward(ops, config, &joint, &vector, context);
+                single.block.run_onto(ops, [&joint; 2], run)?;
             }
         }
         drop(joint);

@@ -124,6 +124,11 @@ impl<O: Ops> Bands<'_, O> {
         self.ops.laps(0..height, rows).over_rows()
     }
 
+    /// Begins a band, of a picture that is divided into several.
+    fn begin_rows(&self, rows: &Range<i64>, height: i64) -> Option<O::Running> {
+        (*rows != (0..height)).then(|| self.ops.begin_rows(rows))
+    }
+
     /// A convolution of a picture that nothing is known of.
     pub fn convolve<'a>(&self, conv: &Conv<O>, input: O::Tensor) -> Result<Picture<'a, O>> {
         let ops = self.ops;
@@ -131,6 +136,7 @@ impl<O: Ops> Bands<'_, O> {
         let tensor = ops.empty([batch, conv.out(), height, width])?;
         let mut sums = ops.sums(batch, conv.out())?;
         for rows in self.bands(conv, true, height) {
+            let _rows = self.begin_rows(&rows, height);
             let part = narrow_rows(ops, &tensor, &rows)?;
             conv.forward_rows(ops, Rows::all(ops, &input)?, None, rows, Store::Onto(&part), &mut sums)?;
         }
@@ -153,6 +159,7 @@ impl<O: Ops> Bands<'_, O> {
         let shape = [batch, conv.out(), 2 * height, 2 * width];
         let kept = if is_kept { Some(ops.empty(shape)?) } else { None };
         for rows in self.bands(conv, is_kept, 2 * height) {
+            let _rows = self.begin_rows(&rows, 2 * height);
             let done = rows.end as f64 / (2 * height) as f64;
             // The sums alone need no output.
             let part = kept.as_ref().map(|kept| narrow_rows(ops, kept, &rows)).transpose()?;
@@ -201,6 +208,7 @@ impl<O: Ops> Bands<'_, O> {
         track: &mut Track<'_>,
     ) -> Result<Picture<'a, O>> {
         let ops = self.ops;
+        let _running = ops.begin(&resnet.block);
         let [batch, _, height, width] = picture.extents(ops)?;
         let (conv1, conv2) = (&resnet.conv1, &resnet.conv2);
         let before = resnet.norm1.affine(ops, picture.sums())?;
@@ -210,6 +218,7 @@ impl<O: Ops> Bands<'_, O> {
         let mut sums = ops.sums(batch, conv1.out())?;
         let mut output: Option<O::Tensor> = None;
         for rows in self.bands(conv1, is_held, height) {
+            let _rows = self.begin_rows(&rows, height);
             let all = rows == (0..height);
             let done = rows.end as f64 / height as f64;
             let part = self.needed_rows(&picture, &rows)?;
@@ -248,6 +257,7 @@ impl<O: Ops> Bands<'_, O> {
         let before = resnet.norm2.affine(ops, &sums)?;
         let mut sums = ops.sums(batch, conv2.out())?;
         for rows in self.bands(conv2, true, height) {
+            let _rows = self.begin_rows(&rows, height);
             let done = rows.end as f64 / height as f64;
             let onto = narrow_rows(ops, &output, &rows)?;
             let store = Store::Added(&onto);
@@ -291,6 +301,7 @@ impl<O: Ops> Bands<'_, O> {
         let output = ops.empty([batch, conv.out(), height, width])?;
         let mut sums = ops.sums(batch, conv.out())?;
         for rows in self.bands(conv, picture.is_held(), height) {
+            let _rows = self.begin_rows(&rows, height);
             let done = rows.end as f64 / height as f64;
             let part = self.needed_rows(picture, &rows)?;
             let onto = narrow_rows(ops, &output, &rows)?;

@@ -1,7 +1,7 @@
 //! The encoder of T5 (version 1.1) and UMT5: `T5EncoderModel` and `UMT5EncoderModel` of
 //! transformers.
 
-use tilewright_nn::{Biased, Dense, Gelu, HeadNorm, TokenOps, TokenScope};
+use tilewright_nn::{Biased, Dense, Gelu, HeadNorm, Layer, TokenOps, TokenScope};
 use tilewright_plan::Dtype;
 
 use super::Config;
@@ -9,6 +9,7 @@ use crate::{EncoderStates, Result};
 
 #[derive(Debug)]
 struct Block<O: TokenOps> {
+    block: Layer,
     first: O::Weight,
     qkv: Dense<O>,
     distances: Option<O::Weight>,
@@ -25,6 +26,7 @@ impl<O: TokenOps> Block<O> {
         let (attention, wide) = (scope.at("attention"), scope.at("feed_forward"));
         let table = has_distances.then(|| attention.vector("distances.weight", &[distances, heads]));
         Ok(Self {
+            block: scope.block(),
             first: attention.vector("norm.weight", &[hidden])?,
             qkv: Dense::build_unbiased(&attention.at("qkv"), hidden, 3 * inner)?,
             distances: table.transpose()?,
@@ -100,7 +102,7 @@ impl<O: TokenOps> Network<O> {
                 bias = Some(ops.bias_by_distance(table, &rows, count)?);
             }
             if let Some(bias) = &bias {
-                block.forward(ops, &self.config, &tokens, bias)?;
+                block.block.run_onto(ops, [&tokens; 2], || block.forward(ops, &self.config, &tokens, bias))?;
             }
         }
         let norm = HeadNorm { weight: &self.norm, epsilon: self.config.epsilon };

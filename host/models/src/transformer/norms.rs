@@ -1,6 +1,6 @@
 //! Norms of tokens.
 
-use tilewright_nn::{LayerNorm, TokenOps, TokenScope};
+use tilewright_nn::{Layer, LayerNorm, TokenOps, TokenScope};
 use tilewright_plan::Dtype;
 
 use crate::Result;
@@ -8,6 +8,7 @@ use crate::Result;
 /// A norm with factor and summand.
 #[derive(Debug)]
 pub(crate) struct AffineNorm<O: TokenOps> {
+    layer: Layer,
     weight: O::Weight,
     bias: O::Weight,
     epsilon: f64,
@@ -15,12 +16,13 @@ pub(crate) struct AffineNorm<O: TokenOps> {
 
 impl<O: TokenOps> AffineNorm<O> {
     pub fn build(scope: &TokenScope<'_, O>, width: i64, epsilon: f64) -> Result<Self> {
-        Ok(Self { weight: scope.vector("weight", &[width])?, bias: scope.vector("bias", &[width])?, epsilon })
+        let (weight, bias) = (scope.vector("weight", &[width])?, scope.vector("bias", &[width])?);
+        Ok(Self { layer: scope.layer(), weight, bias, epsilon })
     }
 
     pub fn forward(&self, ops: &O, tokens: &O::Tensor, dtype: Dtype) -> Result<O::Tensor> {
         let norm = LayerNorm { epsilon: self.epsilon, affine: Some((&self.weight, &self.bias)), modulation: None };
-        Ok(ops.layer_norm(tokens, norm, dtype)?)
+        Ok(self.layer.run(ops, tokens, |tokens| ops.layer_norm(tokens, norm, dtype))?)
     }
 }
 

@@ -1,7 +1,7 @@
 //! WAN's network: `WanTransformer3DModel` of diffusers 0.42.1 and `WanModel` of
 //! github.com/Wan-Video/Wan2.1 (wan/modules/model.py), which compute the same.
 
-use tilewright_nn::{Dense, Error as NnError, Gelu, HeadNorm, TokenOps, TokenScope};
+use tilewright_nn::{Dense, Error as NnError, Gelu, HeadNorm, Layer, TokenOps, TokenScope};
 use tilewright_plan::Dtype;
 
 use super::config::{Config, PATCH};
@@ -97,6 +97,7 @@ impl<O: TokenOps> KeyValue<O> {
 /// A block of attention among the tokens, to the text, and a feed-forward.
 #[derive(Debug)]
 struct Block<O: TokenOps> {
+    block: Layer,
     modulation: O::Weight,
     qkv: Dense<O>,
     query_norm: O::Weight,
@@ -119,6 +120,7 @@ impl<O: TokenOps> Block<O> {
         let norm = |scope: &TokenScope<'_, O>, part: &str| scope.at(part).vector("weight", &[hidden]);
         let image = config.image.map(|_| KeyValue::build(&cross, "kv_img", "norm_k_img", hidden));
         Ok(Self {
+            block: scope.block(),
             modulation: scope.vector("modulation", &[1, PARTS, hidden])?,
             qkv: Dense::build(&own.at("qkv"), hidden, 3 * hidden)?,
             query_norm: norm(&own, "norm_q")?,
@@ -323,7 +325,8 @@ impl<O: TokenOps> Network<O> {
                 break;
             }
             if let Some(block) = self.blocks.get(index) {
-                block.forward(ops, config, &hidden, &projected, context)?;
+                let run = || block.forward(ops, config, &hidden, &projected, context);
+                block.block.run_onto(ops, [&hidden; 2], run)?;
             }
         }
         let [shift, scale] =

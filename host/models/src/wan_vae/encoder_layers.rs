@@ -2,7 +2,7 @@
 //! is three over one, summed. A layer keeps the frames before that it needs in
 //! [`Past`].
 
-use tilewright_nn::{CausalOps, Ops, Scope};
+use tilewright_nn::{CausalOps, Layer, Ops, Scope};
 use tilewright_plan::Dtype;
 
 use super::layers::{SquareOrder, gamma};
@@ -61,6 +61,7 @@ impl<T> Past<T> {
 /// A convolution of one frame.
 #[derive(Debug)]
 pub(super) struct Conv<O: Ops> {
+    layer: Layer,
     weight: O::Weight,
     bias: O::Weight,
     stride: i64,
@@ -74,14 +75,14 @@ impl<O: CausalOps> Conv<O> {
         let shape = [out, into, side, side];
         let weight = scope.ops().rearrange(&scope.product("weight", &shape)?, &[0, 1, 2, 3], &shape)?;
         let padding = if stride == 1 { side / 2 } else { 0 };
-        Ok(Self { weight, bias: scope.product("bias", &[out])?, stride, padding })
+        Ok(Self { layer: scope.layer(), weight, bias: scope.product("bias", &[out])?, stride, padding })
     }
 
     /// A convolution of single pixels, whose weights have an axis for frames.
     fn pointwise(scope: &Scope<'_, O>, into: i64, out: i64) -> Result<Self> {
         let weight = scope.product("weight", &[out, into, 1, 1, 1])?;
         let weight = scope.ops().rearrange(&weight, &[0, 1, 2, 3, 4], &[out, into, 1, 1])?;
-        Ok(Self { weight, bias: scope.product("bias", &[out])?, stride: 1, padding: 0 })
+        Ok(Self { layer: scope.layer(), weight, bias: scope.product("bias", &[out])?, stride: 1, padding: 0 })
     }
 
     /// The first half of the outputs of a convolution of single pixels.
@@ -92,7 +93,7 @@ impl<O: CausalOps> Conv<O> {
     }
 
     pub fn forward(&self, ops: &O, input: &O::Tensor) -> Result<O::Tensor> {
-        self.convolve(ops, input, &self.weight, Some(&self.bias))
+        self.layer.run(ops, input, |input| self.convolve(ops, input, &self.weight, Some(&self.bias)))
     }
 
     fn convolve(&self, ops: &O, input: &O::Tensor, weight: &O::Weight, bias: Option<&O::Weight>) -> Result<O::Tensor> {
@@ -105,6 +106,7 @@ impl<O: CausalOps> Conv<O> {
 /// A convolution of each frame and the two before it; before the first stand zeros.
 #[derive(Debug)]
 pub(super) struct Causal<O: Ops> {
+    layer: Layer,
     /// For the frame two before, and the one before.
     earlier: [O::Weight; 2],
     /// The convolution of the frame itself.
@@ -117,16 +119,21 @@ impl<O: CausalOps> Causal<O> {
         let weight = scope.product("weight", &[out, into, 3, side, side])?;
         let tap = |time| scope.ops().tap(&weight, time);
         let bias = scope.product("bias", &[out])?;
-        Ok(Self { earlier: [tap(0)?, tap(1)?], conv: Conv { weight: tap(2)?, bias, stride: 1, padding: side / 2 } })
+        let conv = Conv { layer: scope.layer(), weight: tap(2)?, bias, stride: 1, padding: side / 2 };
+        Ok(Self { layer: scope.layer(), earlier: [tap(0)?, tap(1)?], conv })
     }
 
     pub fn forward(&self, ops: &O, input: O::Tensor, past: &mut Past<O::Tensor>) -> Result<O::Tensor> {
+        self.layer.run(ops, input, |input| self.frames(ops, input, past))
+    }
+
+    fn frames(&self, ops: &O, input: O::Tensor, past: &mut Past<O::Tensor>) -> Result<O::Tensor> {
         let frames = ops.extents(&input)?[0];
         let (all, before) =
             past.join_remembered(ops, ops.to_dtype(ops.share(&input), ops.format().product_dtype)?, 2)?;
         drop(input);
         let now = ops.narrow(&all, 0, before, frames)?;
-        let output = self.conv.forward(ops, &now)?;
+        let output = self.conv.convolve(ops, &now, &self.conv.weight, Some(&self.conv.bias))?;
         for (tap, back) in [(&self.earlier[1], 1), (&self.earlier[0], 2)] {
             let first = (back - before).max(0);
             if first < frames {
@@ -142,6 +149,7 @@ impl<O: CausalOps> Causal<O> {
 /// Divides each pixel by the length of its channels.
 #[derive(Debug)]
 pub(super) struct Norm<O: Ops> {
+    layer: Layer,
     /// [1, C, 1, 1] in f32, times the square root of C.
     gamma: O::Weight,
 }
@@ -150,11 +158,11 @@ impl<O: CausalOps> Norm<O> {
     pub fn build(scope: &Scope<'_, O>, channels: i64) -> Result<Self> {
         let ops = scope.ops();
         let gamma = ops.scale(&gamma(scope, channels, Dtype::F32)?, (channels as f64).sqrt())?;
-        Ok(Self { gamma: ops.rearrange(&gamma, &[0, 1, 2, 3], &[1, channels, 1, 1])? })
+        Ok(Self { layer: scope.layer(), gamma: ops.rearrange(&gamma, &[0, 1, 2, 3], &[1, channels, 1, 1])? })
     }
 
     fn forward(&self, ops: &O, input: &O::Tensor) -> Result<O::Tensor> {
-        Ok(ops.rms_norm_at_once(input, &self.gamma)?)
+        Ok(self.layer.run(ops, input, |input| ops.rms_norm_at_once(input, &self.gamma))?)
     }
 
     pub fn forward_silu(&self, ops: &O, input: &O::Tensor) -> Result<O::Tensor> {
@@ -165,6 +173,7 @@ impl<O: CausalOps> Norm<O> {
 /// Norm, SiLU and convolution, twice, added to the input.
 #[derive(Debug)]
 pub(super) struct Resnet<O: Ops> {
+    block: Layer,
     norm1: Norm<O>,
     conv1: Causal<O>,
     norm2: Norm<O>,
@@ -175,6 +184,7 @@ pub(super) struct Resnet<O: Ops> {
 impl<O: CausalOps> Resnet<O> {
     pub fn build(scope: &Scope<'_, O>, into: i64, out: i64) -> Result<Self> {
         Ok(Self {
+            block: scope.block(),
             norm1: Norm::build(&scope.at("norm1"), into)?,
             conv1: Causal::build(&scope.at("conv1"), into, out, 3)?,
             norm2: Norm::build(&scope.at("norm2"), out)?,
@@ -184,13 +194,17 @@ impl<O: CausalOps> Resnet<O> {
     }
 
     pub fn forward(&self, ops: &O, input: O::Tensor, past: &mut Past<O::Tensor>) -> Result<O::Tensor> {
-        let mut hidden = self.norm1.forward_silu(ops, &input)?;
+        self.block.run(ops, input, |input| self.run(ops, &input, past))
+    }
+
+    fn run(&self, ops: &O, input: &O::Tensor, past: &mut Past<O::Tensor>) -> Result<O::Tensor> {
+        let mut hidden = self.norm1.forward_silu(ops, input)?;
         hidden = self.conv1.forward(ops, hidden, past)?;
         hidden = self.norm2.forward_silu(ops, &hidden)?;
         hidden = self.conv2.forward(ops, hidden, past)?;
         match &self.shortcut {
-            Some(conv) => ops.add_onto(&hidden, &conv.forward(ops, &input)?)?,
-            None => ops.add_onto(&hidden, &input)?,
+            Some(conv) => ops.add_onto(&hidden, &conv.forward(ops, input)?)?,
+            None => ops.add_onto(&hidden, input)?,
         }
         Ok(hidden)
     }
@@ -199,6 +213,7 @@ impl<O: CausalOps> Resnet<O> {
 /// The attention of one head within each frame.
 #[derive(Debug)]
 pub(super) struct Attention<O: Ops> {
+    block: Layer,
     norm: Norm<O>,
     mixed: Conv<O>,
     output: Conv<O>,
@@ -207,6 +222,7 @@ pub(super) struct Attention<O: Ops> {
 impl<O: CausalOps> Attention<O> {
     pub fn build(scope: &Scope<'_, O>, channels: i64) -> Result<Self> {
         Ok(Self {
+            block: scope.block(),
             norm: Norm::build(&scope.at("norm"), channels)?,
             mixed: Conv::build(&scope.at("to_qkv"), channels, 3 * channels, 1, 1)?,
             output: Conv::build(&scope.at("proj"), channels, channels, 1, 1)?,
@@ -214,9 +230,13 @@ impl<O: CausalOps> Attention<O> {
     }
 
     pub fn forward(&self, ops: &O, input: O::Tensor) -> Result<O::Tensor> {
-        let shape = ops.extents(&input)?;
+        self.block.run(ops, input, |input| self.run(ops, &input))
+    }
+
+    fn run(&self, ops: &O, input: &O::Tensor) -> Result<O::Tensor> {
+        let shape = ops.extents(input)?;
         let [frames, channels, height, width] = shape;
-        let mixed = self.mixed.forward(ops, &self.norm.forward(ops, &input)?)?;
+        let mixed = self.mixed.forward(ops, &self.norm.forward(ops, input)?)?;
         let tokens = ops.to_dtype(ops.share(&mixed), ops.format().product_dtype)?;
         let tokens = ops.transpose(&ops.reshape(&tokens, &[frames, 3 * channels, height * width])?, 1, 2)?;
         let part = |index: i64| ops.contiguous(&ops.narrow(&tokens, 2, index * channels, channels)?);
@@ -224,7 +244,7 @@ impl<O: CausalOps> Attention<O> {
         let attended = ops.attention(query, &key, &value)?;
         let attended = ops.reshape(&ops.transpose(&attended, 1, 2)?, &shape)?;
         let output = self.output.forward(ops, &attended)?;
-        ops.add_onto(&output, &input)?;
+        ops.add_onto(&output, input)?;
         Ok(output)
     }
 }
@@ -232,6 +252,7 @@ impl<O: CausalOps> Attention<O> {
 /// Halves height and width, and perhaps the frames.
 #[derive(Debug)]
 pub(super) struct Downsample<O: Ops> {
+    block: Layer,
     space: Conv<O>,
     /// A convolution of stride 2 over three frames, the last one of those before among them.
     time: Option<Causal<O>>,
@@ -241,12 +262,16 @@ impl<O: CausalOps> Downsample<O> {
     pub fn build(scope: &Scope<'_, O>, channels: i64, is_temporal: bool) -> Result<Self> {
         let space = Conv::build(&scope.at("resample.1"), channels, channels, 3, 2)?;
         let time = is_temporal.then(|| Causal::build(&scope.at("time_conv"), channels, channels, 1));
-        Ok(Self { space, time: time.transpose()? })
+        Ok(Self { block: scope.block(), space, time: time.transpose()? })
     }
 
     pub fn forward(&self, ops: &O, input: O::Tensor, past: &mut Past<O::Tensor>) -> Result<O::Tensor> {
+        self.block.run(ops, input, |input| self.run(ops, &input, past))
+    }
+
+    fn run(&self, ops: &O, input: &O::Tensor, past: &mut Past<O::Tensor>) -> Result<O::Tensor> {
         // A column and a row of zeros, at the far sides only.
-        let padded = ops.pad(&input, &[0, 1, 0, 1])?;
+        let padded = ops.pad(input, &[0, 1, 0, 1])?;
         let output = self.space.forward(ops, &padded)?;
         drop(padded);
         let Some(time) = &self.time else { return Ok(output) };

@@ -106,7 +106,7 @@ impl<O: CausalOps> UnitNorm<O> {
 pub(super) fn pointwise<O: CausalOps>(scope: &Scope<'_, O>, into: i64, out: i64, taps: i64) -> Result<Conv<O>> {
     let weight = scope.product("weight", &[out, into, taps, 1, 1])?;
     let weight = scope.ops().rearrange(&weight, &[0, 2, 1, 3, 4], &[out, taps * into, 1, 1])?;
-    Ok(Conv::of_weights(scope.ops(), weight, scope.product("bias", &[out])?, [out, 1], false)?)
+    Ok(Conv::of_weights(scope, weight, scope.product("bias", &[out])?, [out, 1], false)?)
 }
 
 /// A convolution of each frame by itself: frame by frame if libtorch convolves on a CPU. It picks
@@ -171,7 +171,7 @@ impl<O: CausalOps> Causal<O> {
         // [out, into, T, 3, 3] → [T · out, into, 3, 3]
         let weight = ops.rearrange(&weight, &[2, 0, 1, 3, 4], &[3 * out, into, 3, 3])?;
         let bias = ops.pad_bias(&bias, 2 * out)?;
-        Ok(Causal::Scattered { conv: Conv::of_weights(ops, weight, bias, [3 * out, 3], false)?, out })
+        Ok(Causal::Scattered { conv: Conv::of_weights(scope, weight, bias, [3 * out, 3], false)?, out })
     }
 
     /// Output channels.

@@ -1,7 +1,7 @@
 //! The decoder's steps in the order that they run.
 
 use tilewright_kernels::TAPS;
-use tilewright_nn::{CausalOps, Scope, layers::Conv};
+use tilewright_nn::{CausalOps, End as Side, Layer, Scope, layers::Conv};
 
 use super::{
     Config, Spread,
@@ -14,6 +14,7 @@ use crate::{Family, Result};
 /// A step at its place.
 #[derive(Debug)]
 pub(super) struct Placed<O: CausalOps> {
+    block: Layer,
     step: Box<dyn Step<O>>,
     /// Frames of its input per latent frame.
     pub frames: u32,
@@ -29,7 +30,10 @@ impl<O: CausalOps> Placed<O> {
         past: &mut Past<O::Tensor>,
         spread: &Spread,
     ) -> Result<()> {
+        let _running = ops.begin(&self.block);
+        ops.see(&self.block, Side::In, &piece.frames)?;
         self.step.run(ops, piece, past, spread)?;
+        ops.see(&self.block, Side::Out, &piece.frames)?;
         (piece.done, piece.convolved) = (0, false);
         piece.layer += 1;
         Ok(())
@@ -55,14 +59,16 @@ struct Line<O: CausalOps> {
 }
 
 impl<O: CausalOps> Line<O> {
-    fn add(&mut self, step: impl Step<O> + 'static) {
+    fn add(&mut self, scope: &Scope<'_, O>, step: impl Step<O> + 'static) {
         let (frames, copies) = (self.frames, step.copies());
-        self.steps.push(Placed { step: Box::new(step), frames });
+        self.steps.push(Placed { block: scope.block(), step: Box::new(step), frames });
         self.frames *= copies;
     }
 
     fn add_residual(&mut self, scope: &Scope<'_, O>, into: i64, out: i64) -> Result<()> {
-        Convolve::residual(scope, into, out)?.into_iter().for_each(|half| self.add(half));
+        for (part, half) in ["conv1", "conv2"].into_iter().zip(Convolve::residual(scope, into, out)?) {
+            self.add(&scope.at(part), half);
+        }
         Ok(())
     }
 }
@@ -76,38 +82,42 @@ impl<O: CausalOps> Network<O> {
         let mut line = Line { steps: Vec::new(), frames: 1 };
         let (latent, middle) = (config.latent_channels as i64, config.middle_channels as i64);
         let decoder = root.at("decoder");
-        line.add(Still(pointwise(&root.at("post_quant_conv"), latent, latent, 1)?));
-        line.add(Convolve::alone(&decoder.at("conv_in"), None, latent, middle)?);
+        let scope = root.at("post_quant_conv");
+        line.add(&scope, Still(pointwise(&scope, latent, latent, 1)?));
+        let scope = decoder.at("conv_in");
+        line.add(&scope, Convolve::alone(&scope, None, latent, middle)?);
         let scope = decoder.at("mid_block");
         line.add_residual(&scope.at("resnets").at(0), middle, middle)?;
-        line.add(Attention::build(&scope.at("attentions").at(0), middle)?);
+        let attention = scope.at("attentions").at(0);
+        line.add(&attention, Attention::build(&attention, middle)?);
         line.add_residual(&scope.at("resnets").at(1), middle, middle)?;
         let mut last = middle;
         for (index, block) in config.up_blocks.iter().enumerate() {
             let scope = decoder.at("up_blocks").at(index);
             let (first, channels) = (block.into as i64, block.channels as i64);
             if block.duplicated {
-                line.add(Begin);
+                line.add(&scope.at("avg_shortcut"), Begin);
             }
             for layer in 0..block.layers {
                 line.add_residual(&scope.at("resnets").at(layer), if layer == 0 { first } else { channels }, channels)?;
             }
             last = channels;
             let Some(upsample) = block.upsample else { continue };
-            let scope = scope.at("upsamplers.0");
+            let (larger, shortcut) = (scope.at("upsamplers.0"), scope.at("avg_shortcut"));
             let out = upsample.channels as i64;
-            let larger = Still(Conv::build_upsampling(&scope.at("resample.1"), channels, out)?);
+            let [space, time] = ["resample.1", "time_conv"].map(|part| larger.at(part));
+            let doubled = Still(Conv::build_upsampling(&space, channels, out)?);
             if upsample.temporal {
-                line.add(Double::build(&scope.at("time_conv"), channels)?);
+                line.add(&time, Double::build(&time, channels)?);
             }
-            line.add(larger);
+            line.add(&space, doubled);
             if block.duplicated {
-                line.add(End::build(root.ops(), first, out, upsample.temporal)?);
+                line.add(&shortcut, End::build(root.ops(), first, out, upsample.temporal)?);
             }
         }
         let norm = UnitNorm::build(&decoder.at("norm_out"), last)?;
-        let out = config.out_channels as i64;
-        line.add(Convolve::alone(&decoder.at("conv_out"), Some(norm), last, out)?);
+        let (scope, out) = (decoder.at("conv_out"), config.out_channels as i64);
+        line.add(&scope, Convolve::alone(&scope, Some(norm), last, out)?);
         let (scale, patch) = (config.temporal_scale().max(1), config.patch as i64);
         let order = SquareOrder::of(config.family == Family::Wan22);
         Ok(Self { steps: line.steps, scale, patch, order })

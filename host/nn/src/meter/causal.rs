@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use tilewright_kernels::TAPS;
+use tilewright_kernels::{TAPS, winograd_products};
 use tilewright_plan::Dtype;
 
 use super::{Meter, MeterKernel, MeterTensor, bytes, check_alike, four_extents, shape_error, strides::Axes};
@@ -172,7 +172,7 @@ impl CausalOps for Meter {
         let rate = self.costs.winograd.unwrap_or(self.costs.plain);
         let (into, computed) = (frames.len() as f64 * into as f64, self.costs.kernels.whole_blocks(out as f64));
         let each = rate.per_product * into * computed + rate.per_value * (into + out as f64);
-        self.spend(4.0 * each * self.filtered_pixels([batch, height, width]));
+        self.spend(winograd_products(false) * each * self.filtered_pixels([batch, height, width]));
         Ok(())
     }
 

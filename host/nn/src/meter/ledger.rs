@@ -1,6 +1,12 @@
 //! The bytes that a meter's tensors hold, the time that its operations take, and their launches.
 
-use std::{cell::Cell, rc::Rc};
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+    rc::Rc,
+};
+
+use crate::Layer;
 
 /// The work of operations that are no products, convolutions or attention: a GPU launches each by
 /// itself, and it reads and writes its tensors in memory.
@@ -22,6 +28,56 @@ pub(crate) struct Ledger {
     seconds: Cell<f64>,
     glue: Cell<Glue>,
     times: Cell<f64>,
+    layers: RefCell<Option<Layers>>,
+}
+
+/// The time of layers by name.
+#[derive(Debug, Default)]
+struct Layers {
+    all: Vec<LayerSeconds>,
+    places: HashMap<Box<str>, usize>,
+}
+
+/// The time that a meter counted for a layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerSeconds {
+    /// The layer's name.
+    pub name: Box<str>,
+    /// True for a block.
+    pub is_block: bool,
+    /// Runs of it.
+    pub runs: f64,
+    /// Seconds of all runs, inner layers included.
+    pub seconds: f64,
+}
+
+/// A layer whose time a meter counts until it is dropped.
+#[derive(Debug)]
+pub struct LayerCosts(Option<Counted>);
+
+#[derive(Debug)]
+struct Counted {
+    ledger: Rc<Ledger>,
+    place: usize,
+    before: f64,
+}
+
+impl LayerCosts {
+    /// No layer.
+    pub(crate) const fn none() -> Self {
+        Self(None)
+    }
+}
+
+impl Drop for LayerCosts {
+    fn drop(&mut self) {
+        let Some(Counted { ledger, place, before }) = &self.0 else { return };
+        if let Some(layers) = &mut *ledger.layers.borrow_mut()
+            && let Some(layer) = layers.all.get_mut(*place)
+        {
+            layer.seconds += ledger.seconds() - before;
+        }
+    }
 }
 
 impl Default for Ledger {
@@ -33,11 +89,40 @@ impl Default for Ledger {
             seconds: Cell::new(0.0),
             glue: Cell::default(),
             times: Cell::new(1.0),
+            layers: RefCell::default(),
         }
     }
 }
 
 impl Ledger {
+    /// Counts the time of layers from here on.
+    pub fn count_layers(&self) {
+        self.layers.replace(Some(Layers::default()));
+    }
+
+    /// The time of layers so far.
+    pub fn layers(&self) -> Vec<LayerSeconds> {
+        self.layers.borrow().as_ref().map_or_else(Vec::new, |layers| layers.all.clone())
+    }
+
+    /// Begins a layer.
+    pub fn begin(self: &Rc<Self>, layer: &Layer) -> LayerCosts {
+        LayerCosts(self.layers.borrow_mut().as_mut().map(|layers| {
+            let Layers { all, places } = layers;
+            let place = *places.entry(layer.name().into()).or_insert_with(|| {
+                all.push(LayerSeconds {
+                    name: layer.name().into(),
+                    is_block: layer.is_block(),
+                    runs: 0.0,
+                    seconds: 0.0,
+                });
+                all.len() - 1
+            });
+            all[place].runs += self.times();
+            Counted { ledger: Rc::clone(self), place, before: self.seconds() }
+        }))
+    }
+
     pub fn held_bytes(&self) -> u64 {
         self.held.get()
     }

@@ -5,11 +5,13 @@ use std::ops::Range;
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::Layout;
 use tilewright_torch::{
-    cancel, conv2d, kind, scalar, to_layout, unit_norm,
+    cancel, conv2d, kind,
+    profile::Category,
+    scalar, to_layout, unit_norm,
     winograd::{Rows, Winograd},
 };
 
-use super::{Torch, split_store};
+use super::{Torch, amounts, split_store};
 use crate::{CausalOps, Ops, Result, Store};
 
 /// The least length that a pixel is divided by, as in torch.nn.functional.normalize: a pixel of
@@ -35,15 +37,19 @@ impl CausalOps for Torch {
     }
 
     fn copy(&self, tensor: &Tensor) -> Result<Tensor> {
+        let _copy = amounts::moved("tilewright::copy", Category::Copies, tensor, 2.0);
         Ok(tilewright_torch::copy(tensor)?)
     }
 
     fn concatenate(&self, parts: &[Tensor], axis: usize) -> Result<Tensor> {
         cancel::check()?;
+        let all: Vec<&Tensor> = parts.iter().chain(parts).collect();
+        let _joined = amounts::each_value("tilewright::concatenate", Category::Layout, 0.0, &all);
         Ok(Tensor::f_cat(parts, axis as i64)?)
     }
 
     fn add(&self, tensor: &Tensor, other: &Tensor) -> Result<Tensor> {
+        let _sum = amounts::each_value("tilewright::add", Category::Elementwise, 1.0, &[tensor, other, tensor]);
         Ok(tensor.f_add(other)?)
     }
 
@@ -52,16 +58,19 @@ impl CausalOps for Torch {
     }
 
     fn mean(&self, tensor: &Tensor, axis: usize) -> Result<Tensor> {
+        let _mean = amounts::each_value("tilewright::mean", Category::Elementwise, 1.0, &[tensor]);
         Ok(tensor.f_mean_dim([axis as i64].as_slice(), false, None)?)
     }
 
     fn clamp(&self, tensor: &Tensor) -> Result<Tensor> {
+        let _clamped = amounts::each_value("tilewright::clamp", Category::Elementwise, 2.0, &[tensor, tensor]);
         Ok(scalar::clamp(tensor, -1.0, 1.0)?)
     }
 
     fn rms_norm(&self, frames: &Tensor, gamma: &Tensor, silu: bool) -> Result<Tensor> {
         let (count, channels, height, width) = frames.size4()?;
         let output = self.empty([count, channels, height, width])?;
+        let _norm = amounts::norm("tilewright::rms_norm", frames, 2);
         if self.has_winograd() {
             unit_norm(frames, gamma, silu, &output)?;
             return Ok(output);
@@ -84,6 +93,7 @@ impl CausalOps for Torch {
 
     fn rms_norm_at_once(&self, frames: &Tensor, gamma: &Tensor) -> Result<Tensor> {
         cancel::check()?;
+        let _norm = amounts::norm("tilewright::rms_norm", frames, 4);
         let length = scalar::clamp_min_in_place(scalar::length(frames, 1)?, LEAST_LENGTH)?;
         // In f32, for frames of any type.
         Ok(frames.f_div(&length)?.f_mul_(gamma)?.f_to_kind(kind(self.format.layer_dtype)?)?)
@@ -97,6 +107,7 @@ impl CausalOps for Torch {
         stride: i64,
         padding: [i64; 2],
     ) -> Result<Tensor> {
+        let _convolution = amounts::convolution(frames, weight, stride, padding);
         Ok(conv2d(frames, weight, bias, stride, padding, self.format.tf32)?)
     }
 
@@ -110,10 +121,14 @@ impl CausalOps for Torch {
         let rows: Vec<Rows<'_>> = frames.iter().map(|frame| Rows::all(frame)).collect();
         let (add, output) = split_store(store);
         let height = rows.last().map_or(0, |rows| rows.height);
+        let (batch, into, _, width) = frames.last().map_or(Ok((0, 0, 0, 0)), |frame| frame.size4())?;
+        let extents = [batch, into, kernel.out()];
+        let _convolution = amounts::winograd(extents, [height, width], frames.len(), false, output.is_some());
         Ok(kernel.convolve_frames(&rows, None, 0..height, add, output, None)?)
     }
 
     fn pixel_shuffle(&self, frame: &Tensor, channels: &Tensor) -> Result<Tensor> {
+        let _shuffled = amounts::moved("tilewright::pixel_shuffle", Category::Layout, frame, 4.0);
         Ok(frame.f_index_select(1, channels)?.f_pixel_shuffle(2)?)
     }
 

@@ -6,11 +6,16 @@ use tch::{Device, Kind, Tensor};
 use tilewright_kernels::{Packed, expanded_rows};
 use tilewright_plan::{Dtype, Products};
 use tilewright_torch::{
-    Error as TorchError, cancel, device_packed::DevicePacked, device_tokens, dtype, kind, linear, linear_onto,
-    multi_head, packed, scalar, streamed::Streamed, tokens as passes,
+    Error as TorchError, cancel,
+    device_packed::DevicePacked,
+    device_tokens, dtype, kind, linear, linear_onto, multi_head, packed,
+    profile::{Amount, Category, operation},
+    scalar,
+    streamed::Streamed,
+    tokens as passes,
 };
 
-use super::Torch;
+use super::{Torch, amounts};
 use crate::{Biased, Error, Gelu, HeadNorm, LayerNorm, Ops, Result, TokenOps, tokens::norm_of_a_copy};
 
 /// The weight [out, into] of a linear layer: matrices one below the other, and changes beside them.
@@ -84,6 +89,8 @@ impl Torch {
                 Piece::Packed(packed)
                     if self.format.product_form == Products::Int8 && packed::has_int8_products(packed) =>
                 {
+                    let stored = packed.bytes().len() as f64;
+                    let _product = amounts::product("tilewright::multiply_int8", left, rows, stored, &part);
                     packed::multiply_int8(left, packed, bias.as_ref(), &part)?;
                 }
                 Piece::Packed(packed) => multiply_packed(&part, left, packed, bias.as_ref())?,
@@ -95,6 +102,8 @@ impl Torch {
                     let bias = bias
                         .map(|bias| Ok::<_, Error>(bias.f_to_kind(kind(self.format.product_dtype)?)?))
                         .transpose()?;
+                    let stored = amounts::bytes(weight);
+                    let _product = amounts::product("tilewright::multiply", left, rows, stored, &part);
                     linear_onto(&part, left, weight, bias.as_ref())?;
                 }
             }
@@ -103,6 +112,7 @@ impl Torch {
         for MatrixChange { first, factors } in &matrix.changes {
             let mut change = left.shallow_clone();
             for factor in factors {
+                let _product = amounts::linear(&change, factor);
                 change = linear(&change, factor, None)?;
             }
             let rows = change.size().last().copied().unwrap_or_default();
@@ -134,6 +144,8 @@ impl Torch {
 fn multiply_packed(output: &Tensor, left: &Tensor, packed: &Packed, bias: Option<&Tensor>) -> Result<()> {
     let kind = left.f_kind()?;
     if left.device() == Device::Cpu && packed::has_products(kind) {
+        let (rows, stored) = (packed.shape()[0] as i64, packed.bytes().len() as f64);
+        let _product = amounts::product("tilewright::multiply_packed", left, rows, stored, output);
         return Ok(packed::multiply(left, packed, bias, output)?);
     }
     let shape = packed.shape().map(|extent| extent as i64);
@@ -153,10 +165,15 @@ fn multiply_fp8(
     let size = left.size();
     let columns = size.last().copied().unwrap_or_default();
     let flat = left.f_reshape([-1, columns])?;
+    let [rows, wide] = packed.shape();
+    let _product = amounts::product("tilewright::multiply_fp8", left, rows, (rows * wide) as f64, output);
     let Some(product) = packed.multiply_fp8(&flat, bias, quick_sums)? else { return Ok(false) };
     output.shallow_clone().f_copy_(&product.f_view_as(output).or_else(|_| product.f_reshape(output.size()))?)?;
     Ok(true)
 }
+
+/// The operations of a gelu on a value.
+const GELU: f64 = 8.0;
 
 /// The longest period of an embedding of times, over 2π.
 const LONGEST: f64 = 10_000.0;
@@ -187,9 +204,15 @@ fn multiply_rows_of(
     let step = dtype(kind).map_or(1, |dtype| expanded_rows(columns, dtype)).min(rows.max(1));
     for start in (0..rows).step_by(step as usize) {
         let count = step.min(rows - start);
+        let expansion = operation("tilewright::expand", Category::Expansion, || Amount {
+            operations: 0.0,
+            bytes: (count * columns) as f64 * kind.elt_size_in_bytes() as f64,
+        });
         let weight = expand(start..start + count, kind)?;
+        drop(expansion);
         let bias = bias.map(|bias| bias.f_narrow(0, start, count)?.f_to_kind(kind)).transpose()?;
         let part = output.f_narrow(1, start, count)?;
+        let _product = amounts::product("tilewright::multiply", left, count, amounts::bytes(&weight), &part);
         linear_onto(&part, left, &weight, bias.as_ref())?;
     }
     Ok(())
@@ -243,6 +266,7 @@ impl TokenOps for Torch {
     }
 
     fn layer_norm(&self, tokens: &Tensor, norm: LayerNorm<'_, Self>, dtype: Dtype) -> Result<Tensor> {
+        let _norm = amounts::norm("tilewright::layer_norm", tokens, 2);
         if passes::fits(tokens) && [Dtype::F32, Dtype::Bf16].contains(&dtype) {
             let output = self.unset(&tokens.size(), dtype)?;
             passes::layer_norm(&output, tokens, norm.epsilon, norm.affine, norm.modulation)?;
@@ -259,6 +283,7 @@ impl TokenOps for Torch {
         heads: i64,
         rotation: Option<&Tensor>,
     ) -> Result<()> {
+        let _norm = amounts::norm("tilewright::norm_heads", tokens, 2);
         if passes::fits(tokens) {
             return Ok(passes::norm_heads(tokens, norm.weight, norm.epsilon, rotation)?);
         }
@@ -271,6 +296,7 @@ impl TokenOps for Torch {
             return norm_of_a_copy(self, tokens, norm, dtype);
         }
         cancel::check()?;
+        let _norm = amounts::norm("tilewright::root_mean_square_norm", tokens, 2);
         Ok(device_tokens::root_mean_square_norm(tokens, norm.weight, norm.epsilon, kind(dtype)?)?)
     }
 
@@ -279,6 +305,8 @@ impl TokenOps for Torch {
             None if self.fused => multi_head::Way::Fused { apart: self.format.heads_apart },
             queries => multi_head::Way::Pieces(queries),
         };
+        let others = key.size().get(1).copied().unwrap_or_default();
+        let _attention = amounts::attention("tilewright::attend", query, others, &[query, key, value, output]);
         Ok(multi_head::attend_onto(output, [query, key, value], heads, add, way)?)
     }
 
@@ -288,10 +316,15 @@ impl TokenOps for Torch {
         operands: [&Tensor; 3],
         Biased { heads, scale, bias }: Biased<'_, Tensor>,
     ) -> Result<()> {
+        let [query, key, value] = operands;
+        let others = key.size().get(1).copied().unwrap_or_default();
+        let tensors = [query, key, value, output, bias];
+        let _attention = amounts::attention("tilewright::attend_biased", query, others, &tensors);
         Ok(multi_head::attend_biased_onto(output, operands, heads, bias, scale)?)
     }
 
     fn bias_by_distance(&self, table: &Tensor, rows: &[i64], tokens: i64) -> Result<Tensor> {
+        let _bias = operation("tilewright::bias_by_distance", Category::Layout, Amount::default);
         let rows = Tensor::f_from_slice(rows)?.f_to_device(self.device)?;
         let by_distance = table.f_index_select(0, &rows)?.f_transpose(0, 1)?.f_contiguous()?;
         // The window that begins at a distance is the row of the query that is as far from the end.
@@ -303,6 +336,7 @@ impl TokenOps for Torch {
     }
 
     fn gelu_onto(&self, output: &Tensor, tokens: &Tensor, gelu: Gelu) -> Result<()> {
+        let _gelu = amounts::each_value("tilewright::gelu", Category::Elementwise, GELU, &[tokens, output]);
         if gelu == Gelu::Tanh && passes::fits(tokens) && passes::fits(output) {
             return Ok(passes::gelu(output, tokens)?);
         }
@@ -316,11 +350,14 @@ impl TokenOps for Torch {
     }
 
     fn multiply_by(&self, tokens: &Tensor, factors: &Tensor) -> Result<()> {
+        let _product =
+            amounts::each_value("tilewright::multiply_by", Category::Elementwise, 1.0, &[tokens, factors, tokens]);
         let _ = tokens.shallow_clone().f_mul_(factors)?;
         Ok(())
     }
 
     fn add_gated(&self, tokens: &Tensor, gate: Option<&Tensor>, other: Tensor) -> Result<()> {
+        let _sum = amounts::each_value("tilewright::add_gated", Category::Elementwise, 2.0, &[tokens, &other, tokens]);
         if passes::fits(tokens) && passes::fits(&other) {
             return Ok(passes::add_gated(tokens, gate, &other)?);
         }
