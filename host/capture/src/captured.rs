@@ -107,7 +107,17 @@ impl Captured {
         of_stage.map(|file| self.layer(file))
     }
 
-    fn layer(&self, file: &FileEntry) -> Result<LayerTensor> {
+    /// The files of a stage's layers, in the order in which they were captured.
+    pub fn layer_files(&self, stage: &StageEntry) -> Vec<FileEntry> {
+        let within = format!("{}/{LAYERS}/", stage.folder);
+        self.manifest.files.iter().filter(|file| file.path.starts_with(&within)).cloned().collect()
+    }
+
+    /// The tensor in a layer's file.
+    ///
+    /// # Errors
+    /// As [`Captured::inputs`].
+    pub fn layer(&self, file: &FileEntry) -> Result<LayerTensor> {
         let mut tensors = self.parse(file)?.into_iter();
         let no_layer = || changed(&self.folder, &file.path, "holds no tensor of a layer");
         let (Some((key, tensor)), None) = (tensors.next(), tensors.next()) else { return Err(no_layer()) };

@@ -8,6 +8,7 @@ use std::{
     path::Path,
 };
 
+use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tar::{Builder, Header};
@@ -32,7 +33,7 @@ const FOLDER: &str = "report";
 const BYTES_PER_FILE: u64 = 2048;
 
 /// A file of a report.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Entry {
     /// The path in the report.
     pub path: String,

@@ -2,6 +2,7 @@
 
 mod bench;
 mod bench_sample;
+mod captures;
 mod embed;
 mod encode;
 mod generate;
@@ -26,6 +27,7 @@ use crate::failure::{Failure, Outcome};
 
 pub use bench::{Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep};
 pub use bench_sample::BenchSample;
+pub use captures::{ReplayCapture, Report};
 pub use embed::Embed;
 pub use encode::Encode;
 pub use generate::Generate;
@@ -113,6 +115,10 @@ pub enum Command {
     Encode(Box<Encode>),
     /// Measure policies against each other
     Bench(Box<Bench>),
+    /// Run the stages of a capture again, here or by another plan or policy, and compare
+    Replay(Box<ReplayCapture>),
+    /// Pack a capture for a bug report: one file, without prompts, file names and secrets
+    Report(Box<Report>),
     /// Say what files are: family, layout, types, what is missing, what was decided
     Inspect(Inspect),
     /// List the models in ComfyUI's and Hugging Face's folders: what goes together, what is missing

@@ -43,7 +43,7 @@ impl Batch {
         for (option, path) in beside.iter().chain(&[("--record", report.record.file())]) {
             roles = files::check_file(roles, option, *path)?;
         }
-        roles = report.profile.begin(roles, report.dry_run)?;
+        roles = report.begin(roles)?;
         if shown.aside {
             roles = roles.occupies_open("-o", "standard output", printer::raw_stdout());
             roles.check()?;

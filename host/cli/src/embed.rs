@@ -42,7 +42,7 @@ pub fn run(arguments: &Embed) -> Outcome {
         .reads_all("the embeddings", &arguments.embeddings);
     roles = files::reads_policy(roles, policy::of_stage(Stage::Text, &arguments.governed.policy, '=')?);
     roles = files::check_file(roles, "--record", arguments.report.record.file())?;
-    roles = arguments.report.profile.begin(roles, arguments.report.dry_run)?;
+    roles = arguments.report.begin(roles)?;
     roles.occupies("-o", &arguments.output).check()?;
     arguments.report.record.check()?;
     let output = ConditioningOutput::new(&arguments.output, arguments.no_clobber)?;

@@ -104,6 +104,10 @@ failures! {
     tilewright_bench::Error: |error| error.is_input(), or
         tilewright_bench::Error::NoCache => ", or give --vae FILE",
         tilewright_bench::Error::NoWeights => ": give --vae and --video-vae";
+    tilewright_capture::Error: |error| !matches!(
+        error,
+        tilewright_capture::Error::NoRoom { .. } | tilewright_capture::Error::Ended | tilewright_capture::Error::Unfinished { .. }
+    );
     tilewright_config::Error: |_| true;
     tilewright_engine::Error: |error| error.is_input();
     ProjectError: |error| error.is_input(), or ProjectError::Exists { .. } => ", or another folder with --into";

@@ -259,5 +259,5 @@ fn check_files(arguments: &Generate, parts: &Parts) -> Outcome<Roles> {
     roles = files::check_file(roles, "--preview", arguments.preview.as_deref())?;
     roles = files::check_file(roles, "--keep", arguments.keep.as_deref())?;
     roles = files::check_file(roles, "--record", arguments.report.record.file())?;
-    arguments.report.profile.begin(roles, arguments.report.dry_run)
+    arguments.report.begin(roles)
 }

@@ -7,6 +7,8 @@
 mod args;
 mod batch;
 mod bench;
+mod bug_report;
+mod capture;
 mod child;
 mod config;
 mod decode;
@@ -31,6 +33,7 @@ mod policy;
 mod printer;
 mod profile;
 mod progress;
+mod replay;
 mod report;
 mod sample;
 mod serve;
@@ -92,7 +95,9 @@ fn status() -> u8 {
         signals::listen();
         device::say_what_is_measured();
     }
-    match (run(arguments), signals::status()) {
+    let ended = run(arguments);
+    capture::finish();
+    match (ended, signals::status()) {
         (Ok(()), _) => 0,
         (Err(failure), None) => failure.report(),
         (Err(failure), Some(status)) => {
@@ -128,6 +133,8 @@ fn run(arguments: Arguments) -> Outcome {
         Command::Embed(embed) => embed::run(&embed),
         Command::Sample(sample) => sample::run(&sample),
         Command::Bench(bench) => bench::run(&bench),
+        Command::Replay(replay) => replay::run(&replay),
+        Command::Report(report) => bug_report::run(&report),
         Command::Inspect(inspect) => inspect::run(&inspect),
         Command::Models(models) => models::run(&models),
         Command::Device(device) => device::run(&device),

@@ -8,11 +8,13 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tilewright_engine::{AnyDecided, AnyFailed, Cancelled, Decided, FinishedStep, Observer, Profiled, StopCheck};
+use tilewright_engine::{
+    AnyDecided, AnyFailed, Cancelled, Capturing, Decided, FinishedStep, Observer, Profiled, StopCheck,
+};
 use tilewright_plan::{FallbackReason, of_any};
 
 use crate::{
-    printer, profile,
+    capture, printer, profile,
     signals::{self, StopMode},
     table,
     tell::tell,
@@ -182,6 +184,10 @@ fn in_words(left: Duration) -> String {
 impl Observer for Progress {
     fn stop_check(&self) -> Option<StopCheck> {
         Some(Arc::new(signals::is_received))
+    }
+
+    fn capturing(&self) -> Option<Arc<Capturing>> {
+        capture::capturing()
     }
 
     fn wants_profile(&self) -> bool {

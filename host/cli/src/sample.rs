@@ -107,7 +107,7 @@ fn check_files(arguments: &Sample) -> Outcome {
     roles = files::reads_policy(roles, policy::of_stage(Stage::Denoise, &arguments.governed.policy, '=')?);
     roles = files::check_file(roles, "--preview", arguments.preview.as_deref())?;
     roles = files::check_file(roles, "--record", arguments.report.record.file())?;
-    roles = arguments.report.profile.begin(roles, arguments.report.dry_run)?;
+    roles = arguments.report.begin(roles)?;
     if arguments.output.as_os_str() == STANDARD {
         roles = roles.occupies_open("-o", "standard output", printer::raw_stdout());
     } else {

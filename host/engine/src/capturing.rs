@@ -3,7 +3,6 @@
 
 use std::{
     cell::RefCell,
-    collections::HashMap,
     rc::Rc,
     sync::{
         Arc, Mutex, PoisonError,
@@ -16,7 +15,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 use tilewright_capture::{Capture, Dtype, End as CaptureEnd, StageWriter, TensorView};
-use tilewright_nn::{End, Watch};
+use tilewright_nn::{End, LayerCalls, Watch};
 use tilewright_plan::Stage;
 use tilewright_torch::bytes_of;
 
@@ -81,7 +80,7 @@ impl Inputs {
 pub(crate) struct StageCapture {
     capturing: Arc<Capturing>,
     writer: Rc<RefCell<Option<StageWriter>>>,
-    calls: Rc<RefCell<HashMap<String, u32>>>,
+    calls: Rc<RefCell<LayerCalls>>,
     begun: Instant,
     _watch: Watch,
 }
@@ -91,13 +90,13 @@ impl StageCapture {
     pub fn begin(capturing: Arc<Capturing>, stage: Stage) -> Self {
         let number = capturing.begun.fetch_add(1, Ordering::Relaxed) + 1;
         let writer = Rc::new(RefCell::new(capturing.note(capturing.capture.stage(stage, number))));
-        let calls: Rc<RefCell<HashMap<String, u32>>> = Rc::default();
+        let calls: Rc<RefCell<LayerCalls>> = Rc::default();
         let watch = {
             let (capturing, writer, calls) = (Arc::clone(&capturing), Rc::clone(&writer), Rc::clone(&calls));
             Watch::begin(Box::new(move |layer, end, tensor| {
                 let mut writer = writer.borrow_mut();
                 let Some(stage) = writer.as_mut().filter(|stage| stage.wants(layer)) else { return Ok(()) };
-                let call = call_of(&mut calls.borrow_mut(), layer, end);
+                let call = calls.borrow_mut().number(layer, end);
                 let end = if end == End::In { CaptureEnd::In } else { CaptureEnd::Out };
                 let Some((dtype, shape, bytes)) = on_host(tensor)? else { return Ok(()) };
                 let written = stage.layer(layer, call, end, TensorView { dtype, shape: &shape, bytes: &bytes });
@@ -112,7 +111,7 @@ impl StageCapture {
 
     /// Another attempt begins: the layers of the one before don't count.
     pub fn begin_attempt(&self) {
-        self.calls.borrow_mut().clear();
+        self.calls.replace(LayerCalls::default());
         if let Some(writer) = self.writer.borrow_mut().as_mut() {
             let _ = self.capturing.note(writer.forget_layers());
         }
@@ -137,16 +136,6 @@ impl StageCapture {
             Ok(()) => {}
         }
     }
-}
-
-/// The number of a layer's call, from 0: its input begins one.
-pub(crate) fn call_of(calls: &mut HashMap<String, u32>, layer: &str, end: End) -> u32 {
-    let count = match calls.get_mut(layer) {
-        Some(count) => count,
-        None => calls.entry(layer.to_owned()).or_default(),
-    };
-    *count += u32::from(end == End::In);
-    count.saturating_sub(1)
 }
 
 /// A tensor's type, shape and bytes.

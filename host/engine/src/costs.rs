@@ -4,6 +4,7 @@ use std::{fmt::Debug, sync::Arc};
 
 use tch::Device;
 use tilewright_models::{AnyConfig, NetworkFile};
+use tilewright_nn::LayerSeconds;
 use tilewright_plan::{CostModel, Dtype, Record, Trial, WeightForm, Work};
 
 use crate::work::Runnable;
@@ -37,6 +38,9 @@ pub trait Prices<W: Work>: Debug + Send + Sync + 'static {
     /// # Errors
     /// One line, for the policy, if the plan can't be carried out.
     fn price(&self, plan: &W::Plan) -> Result<W::Cost, String>;
+
+    /// The time of each layer by a plan, of a sample that of a step; none if it has no price.
+    fn layers(&self, plan: &W::Plan) -> Vec<LayerSeconds>;
 
     /// The likely outcome of a recorded plan in this job: the price for now, times measured over
     /// estimated then. `None` if the record says nothing of the plan alone.

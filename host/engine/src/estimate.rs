@@ -8,9 +8,14 @@ use tilewright_models::{
     HalfConfig, Metered, PlanFormat,
     kl::{Config, EncoderConfig, Extent},
 };
+use tilewright_nn::LayerSeconds;
 use tilewright_plan::{Cost, Dtype, Plan, Request, Space, Time};
 
-use crate::{Machine, autoencoding::costs::PlanCost, grid::Axis};
+use crate::{
+    Machine,
+    autoencoding::costs::{PlanCost, times},
+    grid::Axis,
+};
 
 /// Prices plans for one request on one device.
 #[derive(Debug)]
@@ -55,7 +60,34 @@ impl Estimator<EncoderConfig> {
     }
 }
 
+/// The passes of a plan.
+struct Division {
+    /// Tiles of all samples.
+    tiles: u32,
+    /// A full pass.
+    extent: Extent,
+    /// Values of the tiles' weights along either axis.
+    ramps: f64,
+}
+
 impl<C: HalfConfig> Estimator<C> {
+    fn division(&self, plan: &Plan) -> Division {
+        let mut ramps = 0.0;
+        let (height, width, per_sample) = match plan.space {
+            Space::Whole | Space::Exact(_) => (self.height, self.width, 1),
+            Space::Blended(tile) => {
+                let rows = Axis::count(self.height, tile.height, tile.overlap);
+                let columns = Axis::count(self.width, tile.width, tile.overlap);
+                ramps = f64::from(rows) * f64::from(tile.height) + f64::from(columns) * f64::from(tile.width);
+                (tile.height.min(self.height), tile.width.min(self.width), rows.saturating_mul(columns))
+            }
+        };
+        let band = if let Space::Exact(tile) = plan.space { Some(tile.height) } else { None };
+        let tiles = per_sample.saturating_mul(self.batch);
+        let batch = plan.batch.clamp(1, tiles);
+        Division { tiles, extent: Extent { batch, height, width, band }, ramps }
+    }
+
     fn with_values(values: Values, request: &Request, machine: &Machine, config: &C) -> Self {
         let (measured, kernels) = (&machine.measured, machine.kernels());
         Self {
@@ -78,27 +110,11 @@ impl<C: HalfConfig<Extent = Extent>> PlanCost for Estimator<C> {
         if matches!(plan.space, Space::Exact(_)) && !self.values.exact {
             return Err("exact tiles can only be decoded, not encoded".into());
         }
-        // Values of the tiles' weights along either axis.
-        let mut ramps = 0.0;
-        let (tile_height, tile_width, per_sample) = match plan.space {
-            Space::Whole => (self.height, self.width, 1),
-            Space::Blended(tile) => {
-                let rows = Axis::count(self.height, tile.height, tile.overlap);
-                let columns = Axis::count(self.width, tile.width, tile.overlap);
-                ramps = f64::from(rows) * f64::from(tile.height) + f64::from(columns) * f64::from(tile.width);
-                (tile.height.min(self.height), tile.width.min(self.width), rows.saturating_mul(columns))
-            }
-            Space::Exact(_) => (self.height, self.width, 1),
-        };
+        let Division { tiles, extent, ramps } = self.division(plan);
+        let Extent { batch, height: tile_height, width: tile_width, .. } = extent;
         let whole = !matches!(plan.space, Space::Blended(_));
-        let band = if let Space::Exact(tile) = plan.space { Some(tile.height) } else { None };
-        let tiles = per_sample.saturating_mul(self.batch);
-        let batch = plan.batch.clamp(1, tiles);
         let format = PlanFormat::of(plan, &self.kernels);
-        let pass = |batch| {
-            let extent = Extent { batch, height: tile_height, width: tile_width, band };
-            self.metered.pass(format, &extent)
-        };
+        let pass = |batch| self.metered.pass(format, &Extent { batch, ..extent });
         let largest = pass(batch)?;
         let pixels = f64::from(tile_height) * f64::from(tile_width);
         let kept = f64::from(self.height) * f64::from(self.width) * f64::from(self.batch);
@@ -126,6 +142,15 @@ impl<C: HalfConfig<Extent = Extent>> PlanCost for Estimator<C> {
             rework: f64::from(tiles) * pixels / kept,
         })
     }
+
+    fn layers(&self, plan: &Plan) -> Vec<LayerSeconds> {
+        let Division { tiles, extent, .. } = self.division(plan);
+        let format = PlanFormat::of(plan, &self.kernels);
+        // The last pass, of fewer tiles, is as its share of a full one.
+        let passes = f64::from(tiles) / f64::from(extent.batch.max(1));
+        self.metered.layers(format, &extent).map_or_else(|_| Vec::new(), |layers| times(layers, passes))
+    }
+
     fn weight_bytes(&self, plan: &Plan) -> u64 {
         self.metered.weight_bytes(PlanFormat::of(plan, &self.kernels)).unwrap_or(0)
     }

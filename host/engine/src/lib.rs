@@ -61,6 +61,7 @@ pub use observer::{Cancelled, FinishedStep, Next, Observer, StopCheck};
 pub use picture::{DecodeJob, EncodeJob, Latents, Pictures};
 pub use profiling::Profiled;
 pub use text::{TextJob, Texts};
+pub use tilewright_nn::{End as LayerEnd, LayerCalls, Watch};
 pub use trial::{Trial, TryGpu, Trying, load_gpus, try_gpus_by};
 pub use vae::{VaeFile, VideoVaeFile};
 pub use weights::{Budget, Lease, Part, Reservation, Usage, WeightKey, WeightStore};

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use tch::Device;
 use tilewright_kernels::Measured;
+use tilewright_nn::LayerSeconds;
 use tilewright_plan::{Dtype, Record, Stage, Work};
-use tilewright_profile::{Event, Facts, Kind, Part, Peaks, Recording};
+use tilewright_profile::{EstimatedPart, Event, Facts, Kind, Part, Peaks, Recording};
 use tilewright_torch::{device::synchronize, profile::Profiler};
 
 use crate::{
@@ -64,7 +65,12 @@ impl Profiling {
     }
 
     /// The profile of the last attempt, of which a record was made.
-    pub fn finish<W: Work>(self, machine: &Machine, record: &Record<W>) -> Option<Profiled> {
+    pub fn finish<W: Work>(
+        self,
+        machine: &Machine,
+        record: &Record<W>,
+        layers: impl FnOnce(&W::Plan) -> Vec<LayerSeconds>,
+    ) -> Option<Profiled> {
         let Recorded { recording, unit, compared, device } = self.recorded?;
         let precision = W::precision(&record.plan).dtype();
         let [samples, frames, height, width] = W::extents(&record.request);
@@ -77,6 +83,11 @@ impl Profiling {
             Stage::Denoise => recording.events.iter().filter(|event| is_unit(event, Unit::Step)).count() as f64,
             _ => 1.0,
         };
+        let estimated_parts = layers(&record.plan).into_iter().map(|layer| EstimatedPart {
+            name: layer.name.into(),
+            total_ms: 1e3 * steps * layer.seconds,
+        });
+        let estimated_parts = estimated_parts.collect();
         let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
         let facts = Facts {
             stage: record.stage().to_string(),
@@ -89,6 +100,7 @@ impl Profiling {
             compared_ms: compared.map(milliseconds),
             compared: unit.words().into(),
             estimated_ms: record.expectation().map(|cost| steps * milliseconds(W::time(cost))),
+            estimated_parts,
             manual_attention: is_manual(&machine.measured, precision),
             in_f32: precision == Dtype::F32,
         };

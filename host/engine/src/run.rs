@@ -9,6 +9,7 @@ use tilewright_torch::{Error::Torch, Pace, cancel::Scope, pieces::Rates};
 use crate::{
     Decided, Error, Failed, Finished, Job, Observer, Unfinished,
     capturing::StageCapture,
+    costs::Prices,
     pause::divides_operations,
     profiling::{Profiling, WHOLE},
     task::{AttemptContext, AttemptError, Attempted, Task, unless_files_changed},
@@ -96,7 +97,7 @@ fn carry_out<W: Runnable, I, T: Task<W>>(
             Ok((output, outcome)) => {
                 let profiling = std::mem::take(&mut run.profiling);
                 let finished = run.finish(task, output, outcome);
-                if let Some(profiled) = profiling.finish(machine, &finished.record) {
+                if let Some(profiled) = profiling.finish(machine, &finished.record, |plan| job.prices().layers(plan)) {
                     observer.profiled(profiled);
                 }
                 return Ok(finished);

@@ -117,6 +117,8 @@ impl<'a> TextJob<'a> {
 #[derive(Serialize)]
 struct TextFacts<'a> {
     text_encoder: &'a Path,
+    /// The beginning of its names in the file, which may hold several.
+    prefix: &'a str,
     left_out: usize,
 }
 
@@ -156,7 +158,10 @@ impl Task<Text> for TextTask<'_> {
         let Texts { encoder, embedded, left_out, .. } = self.job.input;
         let texts =
             embedded.iter().enumerate().map(|(index, text)| (format!("embedded.{index}"), text.shallow_clone()));
-        Inputs::new(texts.collect(), &TextFacts { text_encoder: encoder.file().file().path(), left_out })
+        Inputs::new(
+            texts.collect(),
+            &TextFacts { text_encoder: encoder.file().file().path(), prefix: &encoder.file().prefix, left_out },
+        )
     }
 
     fn outputs(&self, output: &Self::Output) -> Vec<(String, Tensor)> {

@@ -1,7 +1,7 @@
 //! Layers by their names, so that what they take and what goes through them can be told apart from
 //! what others do.
 
-use std::borrow::Borrow;
+use std::{borrow::Borrow, collections::HashMap};
 
 use crate::{Error, Ops};
 
@@ -19,6 +19,24 @@ pub enum End {
     In,
     /// It comes out.
     Out,
+}
+
+/// The tensors that went into layers and came out of them, by the layers' names.
+#[derive(Clone, Debug, Default)]
+pub struct LayerCalls(HashMap<Box<str>, [u32; 2]>);
+
+impl LayerCalls {
+    /// The number of a layer's call, from 0, by the tensors that were at this end of it before: some
+    /// layers show one end alone.
+    pub fn number(&mut self, layer: &str, end: End) -> u32 {
+        let of_end = usize::from(end == End::Out);
+        if !self.0.contains_key(layer) {
+            self.0.insert(layer.into(), [0; 2]);
+        }
+        let Some(count) = self.0.get_mut(layer).map(|counts| &mut counts[of_end]) else { return 0 };
+        *count += 1;
+        *count - 1
+    }
 }
 
 impl Layer {

@@ -70,6 +70,11 @@ impl<O: Ops> Conv<O> {
         Ok(Self { layer: scope.layer(), weights, out, padding: side / 2, upsamples })
     }
 
+    /// The layer, by its name.
+    pub fn layer(&self) -> &Layer {
+        &self.layer
+    }
+
     /// Output channels.
     pub fn out(&self) -> i64 {
         self.out

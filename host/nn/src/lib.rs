@@ -22,7 +22,7 @@ pub use causal::CausalOps;
 pub use error::{Error, Result};
 pub use format::{ComputeFormat, PlanFormat};
 pub use laps::Laps;
-pub use layer::{End, Layer};
+pub use layer::{End, Layer, LayerCalls};
 pub use meter::{
     Costs, Glue, LayerCosts, LayerSeconds, Meter, MeterKernel, MeterMatrix, MeterSums, MeterTensor, PackedRows,
 };

@@ -123,15 +123,18 @@ impl Meter {
         self.ledger.spend(seconds);
     }
 
-    /// The same meter, which counts the time of each layer from here on.
-    #[must_use]
-    pub fn by_layer(self) -> Self {
+    /// Counts the time of each layer from here on.
+    pub fn count_layers(&self) {
         self.ledger.count_layers();
-        self
+    }
+
+    /// True if the time of each layer is counted: nothing may stand for what is alike, then.
+    pub fn counts_layers(&self) -> bool {
+        self.ledger.counts_layers()
     }
 
     /// The time of each layer, by its name, in the order in which they first ran; none unless
-    /// [`Self::by_layer`] was asked for. Time within an inner layer is in the inner one's and in
+    /// [`Self::count_layers`] was asked for. Time within an inner layer is in the inner one's and in
     /// those around it.
     pub fn layers(&self) -> Vec<LayerSeconds> {
         self.ledger.layers()

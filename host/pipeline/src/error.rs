@@ -19,6 +19,9 @@ pub enum Error {
     /// A file is unsound or of the wrong kind, or the device failed.
     #[error(transparent)]
     Engine(#[from] tilewright_engine::Error),
+    /// A capture can't be read.
+    #[error(transparent)]
+    Capture(#[from] tilewright_capture::Error),
     /// Frames can't be read or written.
     #[error(transparent)]
     Media(#[from] tilewright_media::Error),
@@ -147,6 +150,7 @@ impl Error {
             | Error::Text(_)
             | Error::Unscaled(_)
             | Error::NoScaling { .. }
+            | Error::Capture(_)
             | Error::Input { .. }
             | Error::Setting { .. }
             | Error::KeptPlan { .. } => true,

@@ -45,6 +45,7 @@ mod model;
 mod output;
 mod prompt;
 mod recipe;
+mod replay;
 mod resume;
 mod sample;
 mod session;
@@ -71,6 +72,7 @@ pub use model::{Model, check_scaling, published_rate};
 pub use output::OutputWriter;
 pub use prompt::{PromptOutline, PromptPrice};
 pub use recipe::{NoRecipe, PARAMETERS_KEYWORD, RECIPE_KEYWORD, Recipe};
+pub use replay::{LayerDifference, LayersCompared, Replay, ReplayFiles, ReplayPlanners, Replayed, TensorDifference};
 pub use resume::{KeptPlan, fingerprint};
 pub use sample::{
     Asked, Foreseen, KeptSample, LoraRequest, MASK, NOISY, NOISY_SIGMA, PacedSteps, PromptRequest, SampleModel,

@@ -56,7 +56,8 @@ impl Profile {
             layers,
             parts,
             advice: Vec::new(),
-            facts: facts.clone(),
+            // They stand beside what was measured now.
+            facts: Facts { estimated_parts: Vec::new(), ..facts.clone() },
         };
         profile.advice = advice::of(&profile);
         Ok(profile)

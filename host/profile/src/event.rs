@@ -188,6 +188,15 @@ pub struct Peaks {
     pub bytes_per_second: f64,
 }
 
+/// The estimate of a layer or a block.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EstimatedPart {
+    /// The name of its weights.
+    pub name: String,
+    /// Milliseconds of all its runs in the stage.
+    pub total_ms: f64,
+}
+
 /// The facts of a profiled stage that the events do not say.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
@@ -213,6 +222,9 @@ pub struct Facts {
     /// Milliseconds of the stage that the policy was promised by its estimate; none if it has no
     /// price.
     pub estimated_ms: Option<f64>,
+    /// The estimates of layers and blocks; none if the plan has no price.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub estimated_parts: Vec<EstimatedPart>,
     /// True if attention was computed in pieces, without a fused kernel.
     pub manual_attention: bool,
     /// True if the type of products is f32.

@@ -20,7 +20,7 @@
 //! # };
 //! # let facts = Facts {
 //! #     stage: "decode".into(), device: "a device".into(), on_gpu: false, request: String::new(),
-//! #     policy: String::new(), plan: String::new(), peaks, compared_ms: [9.0, 10.0],
+//! #     policy: String::new(), plan: String::new(), peaks, estimated_parts: Vec::new(), compared_ms: [9.0, 10.0],
 //! #     compared: "the stage".into(), estimated_ms: None, manual_attention: false, in_f32: true,
 //! # };
 //! let profile = Profile::of(&Recording { events }, facts)?;
@@ -48,7 +48,7 @@ mod units;
 
 pub use difference::{Difference, DifferenceRow};
 pub use error::{Error, Result};
-pub use event::{Amount, Category, Event, Facts, Kind, Part, Peaks, Recording, Track};
+pub use event::{Amount, Category, EstimatedPart, Event, Facts, Kind, Part, Peaks, Recording, Track};
 pub use page::write_page;
 pub use profile::{CategoryRow, KernelRow, LayerRow, OperatorRow, PartRow, Profile};
 pub use trace::write_trace;

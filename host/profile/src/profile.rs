@@ -101,6 +101,9 @@ pub struct LayerRow {
     pub calls: u64,
     /// Milliseconds in all: on a GPU from the start of its first kernel to the end of its last one.
     pub total_ms: f64,
+    /// The same by the plan's price; none if that says nothing of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimated_ms: Option<f64>,
 }
 
 /// The runs of a part.
@@ -114,6 +117,9 @@ pub struct PartRow {
     pub calls: u64,
     /// Milliseconds in all, as a layer's.
     pub total_ms: f64,
+    /// The same by the plan's price, of a block.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimated_ms: Option<f64>,
 }
 
 impl Profile {

@@ -6,6 +6,7 @@ use clap::Args;
 use tilewright_engine::{Machine, MemoryLimit, Overrides};
 use tilewright_media::STANDARD;
 use tilewright_models::Family;
+use tilewright_outputs::Roles;
 use tilewright_pipeline::{Session, default_limit};
 use tilewright_plan::{Objective, Planner, Recorder, Stage, Work, bytes};
 use tilewright_policy::Policy;
@@ -13,6 +14,7 @@ use tilewright_torch::device::Choice;
 
 use super::{AllowBlended, ObjectiveArgument, PolicyGrants, Recording, device, factor, finite};
 use crate::{
+    capture::CaptureOptions,
     failure::{Failure, Outcome},
     history, policy,
     profile::ProfileOption,
@@ -180,12 +182,26 @@ pub struct ReportOptions {
     /// The profile of the work.
     #[command(flatten)]
     pub profile: ProfileOption,
+    /// The capture of the work.
+    #[command(flatten)]
+    pub capture: CaptureOptions,
 }
 
 impl ReportOptions {
     /// The form of the report; nothing else goes to standard output if the output does.
     pub fn shown(&self, several: bool, aside: bool) -> Shown {
         Shown { json: self.json, explain: self.explain, several, aside }
+    }
+
+    /// Begins the profile and the capture, if they are wanted, and adds the profile's file to what
+    /// the command writes.
+    ///
+    /// # Errors
+    /// Nothing runs, or a file or a folder can't be written.
+    pub fn begin(&self, roles: Roles) -> Outcome<Roles> {
+        let roles = self.profile.begin(roles, self.dry_run)?;
+        self.capture.begin(self.dry_run, self.profile.file().is_some())?;
+        Ok(roles)
     }
 
     /// True if the output, such as a picture, goes to standard output.

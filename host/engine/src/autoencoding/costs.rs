@@ -2,6 +2,7 @@
 
 use std::{fmt::Debug, time::Duration};
 
+use tilewright_nn::LayerSeconds;
 use tilewright_plan::{Cost, Dtype, Outcome, Plan, Record, Trial, Vae};
 
 use crate::costs::{Prices, ratio};
@@ -14,12 +15,23 @@ pub(crate) trait PlanCost: Debug + Send + Sync {
     /// One line, for the policy, if the plan can't be carried out.
     fn cost(&self, plan: &Plan) -> Result<Cost, String>;
 
+    /// The time of each layer of a plan; none if it has no price.
+    fn layers(&self, plan: &Plan) -> Vec<LayerSeconds>;
+
     /// The bytes of the network's weights in a plan's format; 0 of one that can't be run, which has
     /// no price either.
     fn weight_bytes(&self, plan: &Plan) -> u64;
 
     /// The types that convolutions can run in.
     fn dtypes(&self) -> Vec<Dtype>;
+}
+
+/// The time of layers that run some number of times.
+pub(crate) fn times(mut layers: Vec<LayerSeconds>, count: f64) -> Vec<LayerSeconds> {
+    for layer in &mut layers {
+        (layer.runs, layer.seconds) = (layer.runs * count, layer.seconds * count);
+    }
+    layers
 }
 
 /// The prices of a job's plans.
@@ -47,6 +59,10 @@ impl Prices<Vae> for VaePrices {
         let cost = self.formula.cost(plan)?;
         let weights_bytes = self.counted_weights(plan, self.counts_weights);
         Ok(Cost { peak_bytes: cost.peak_bytes.saturating_add(weights_bytes), weights_bytes, ..cost })
+    }
+
+    fn layers(&self, plan: &Plan) -> Vec<LayerSeconds> {
+        self.formula.layers(plan)
     }
 
     fn trial(&self, record: &Record) -> Option<Trial> {

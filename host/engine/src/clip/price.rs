@@ -7,9 +7,14 @@ use tilewright_models::{
     HalfConfig, Metered, Pass, PlanFormat,
     wan_vae::{Config, Extent, Tiled},
 };
+use tilewright_nn::LayerSeconds;
 use tilewright_plan::{Cost, Dtype, Plan, Request, Space, Tile, Time};
 
-use crate::{Machine, autoencoding::costs::PlanCost, grid::Axis};
+use crate::{
+    Machine,
+    autoencoding::costs::{PlanCost, times},
+    grid::Axis,
+};
 
 /// Prices of plans for the decodes or the encode of clips on one device.
 #[derive(Debug)]
@@ -92,6 +97,12 @@ impl<C: HalfConfig> ClipPrices<C> {
         (rows.saturating_mul(columns), tile.height.min(self.height), tile.width.min(self.width))
     }
 
+    /// The time of each layer of all passes in a plan's format.
+    pub fn layers_of(&self, plan: &Plan, extent: &C::Extent, passes: u32) -> Vec<LayerSeconds> {
+        let layers = self.prices.layers(PlanFormat::of(plan, &self.kernels), extent);
+        layers.map_or_else(|_| Vec::new(), |layers| times(layers, f64::from(passes)))
+    }
+
     /// The price of a pass in a plan's format.
     pub fn pass(&self, plan: &Plan, extent: &C::Extent) -> Result<Pass, String> {
         self.prices.pass(PlanFormat::of(plan, &self.kernels), extent)
@@ -102,6 +113,9 @@ impl<C: HalfConfig> ClipPrices<C> {
 pub(crate) trait ClipCost {
     /// As [`PlanCost::cost`].
     fn cost(&self, plan: &Plan) -> Result<Cost, String>;
+
+    /// As [`PlanCost::layers`].
+    fn layers(&self, plan: &Plan) -> Vec<LayerSeconds>;
 }
 
 impl<C: HalfConfig> PlanCost for ClipPrices<C>
@@ -110,6 +124,10 @@ where
 {
     fn cost(&self, plan: &Plan) -> Result<Cost, String> {
         ClipCost::cost(self, plan)
+    }
+
+    fn layers(&self, plan: &Plan) -> Vec<LayerSeconds> {
+        ClipCost::layers(self, plan)
     }
 
     fn weight_bytes(&self, plan: &Plan) -> u64 {
@@ -121,11 +139,9 @@ where
     }
 }
 
-impl ClipCost for ClipPrices<Config> {
-    fn cost(&self, plan: &Plan) -> Result<Cost, String> {
-        if let Time::Blended { .. } = plan.time {
-            return Err("this model carries its causal state: chunks decoded alone would only lose it".into());
-        }
+impl ClipPrices<Config> {
+    /// The chunks of a plan, a tile of it, and the number of these.
+    fn division(&self, plan: &Plan) -> (Chunks, Extent, u32) {
         let chunks = Chunks::of(plan, self.temporal, self.latent_frames);
         let mut extent = Extent {
             latent_frames: self.latent_frames,
@@ -147,6 +163,21 @@ impl ClipCost for ClipPrices<Config> {
                 extent.tiled = Some(Tiled { tiles, parked, height, width, chunk });
             }
         }
+        (chunks, extent, tiles)
+    }
+}
+
+impl ClipCost for ClipPrices<Config> {
+    fn layers(&self, plan: &Plan) -> Vec<LayerSeconds> {
+        let (_, extent, tiles) = self.division(plan);
+        self.layers_of(plan, &extent, tiles.saturating_mul(self.batch))
+    }
+
+    fn cost(&self, plan: &Plan) -> Result<Cost, String> {
+        if let Time::Blended { .. } = plan.time {
+            return Err("this model carries its causal state: chunks decoded alone would only lose it".into());
+        }
+        let (chunks, extent, tiles) = self.division(plan);
         let cost = self.pass(plan, &extent)?;
         let mut peak = cost.peak_bytes as f64;
         if !self.on_cpu() {

@@ -11,7 +11,7 @@ use std::{
 use tch::Device;
 use tilewright_kernels::{Kernels, Measured};
 use tilewright_models::{ComputeFormat, DenoiserConfig, DenoiserFile, transformer::Residency};
-use tilewright_nn::{Costs, Meter, fuses_attention};
+use tilewright_nn::{Costs, LayerSeconds, Meter, fuses_attention};
 use tilewright_plan::{
     Attention, Denoise, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRecord, DenoiserModel,
     Dtype, FP8_SUMS, LEAST_QUERIES, Layout, MOST_BLOCKS_AHEAD, MOST_PARTS, PlanOption, Products, QUICK, Release, Stage,
@@ -36,6 +36,9 @@ pub(crate) const EXPANDED_TRAVERSALS: f64 = 7.0;
 /// The share of a block's weights that a feed-forward layer in parts reads again for each part:
 /// measured likewise.
 const FEED_FORWARD_SHARE: f64 = 0.25;
+
+/// The name of the time in which weights are read, beside those of layers.
+const READING: &str = "(weights read)";
 
 /// Peak beside the weights in bytes, and seconds of a step.
 type Metered = std::result::Result<(u64, f64), String>;
@@ -243,14 +246,39 @@ impl DenoisePrices {
     }
 }
 
-impl Prices<Denoise> for DenoisePrices {
-    fn price(&self, plan: &DenoisePlan) -> std::result::Result<DenoiseCost, String> {
-        let format = self.format(plan).map_err(|error| error.to_string())?;
+impl DenoisePrices {
+    /// The costs of operations by a plan.
+    fn costs(&self, plan: &DenoisePlan, format: ComputeFormat) -> std::result::Result<Costs, String> {
         let speed = self.measured.speeds.iter().find(|speed| speed.dtype == plan.precision.dtype());
         let speed = speed.ok_or_else(|| format!("{} can't be run on this device", plan.precision))?;
         let fused_attention = fuses_attention(&format, self.device, self.config().head_width());
         let expands_rows = self.expands_rows(plan, format);
-        let costs = Costs { fused_attention, expands_rows, ..Costs::new(speed, &self.measured, &self.kernels()) };
+        Ok(Costs { fused_attention, expands_rows, ..Costs::new(speed, &self.measured, &self.kernels()) })
+    }
+
+    /// Runs through the network in a step.
+    fn runs(&self, plan: &DenoisePlan) -> u64 {
+        passes(&self.shape, plan).iter().map(|pass| pass.groups.len() as u64).sum()
+    }
+}
+
+impl Prices<Denoise> for DenoisePrices {
+    fn layers(&self, plan: &DenoisePlan) -> Vec<LayerSeconds> {
+        let metered = || -> std::result::Result<Vec<LayerSeconds>, String> {
+            let format = self.format(plan).map_err(|error| error.to_string())?;
+            let meter = Meter::new(format, self.costs(plan, format)?);
+            metered_step::measure_layers(self, plan, &meter).map_err(|error| error.to_string())?;
+            let stored: u64 = self.experts[0].block_bytes().iter().sum();
+            let reading = self.reading(plan, format, self.runs(plan) * stored);
+            let reading = LayerSeconds { name: READING.into(), is_block: false, runs: 1.0, seconds: reading };
+            Ok(meter.layers().into_iter().chain([reading]).collect())
+        };
+        metered().unwrap_or_default()
+    }
+
+    fn price(&self, plan: &DenoisePlan) -> std::result::Result<DenoiseCost, String> {
+        let format = self.format(plan).map_err(|error| error.to_string())?;
+        let costs = self.costs(plan, format)?;
         let (peak, seconds) = self.metered(format, costs, plan)?;
         let loading = |file: &Arc<DenoiserFile>| loading_bytes(file, plan.weights, self.device, format.product_dtype);
         let peak = self.experts.iter().map(loading).fold(peak, u64::max);
@@ -268,7 +296,7 @@ impl Prices<Denoise> for DenoisePrices {
         };
         let weights_bytes = waiting + resident;
         // Every run through the network takes all blocks.
-        let runs = passes(&self.shape, plan).iter().map(|pass| pass.groups.len() as u64).sum::<u64>();
+        let runs = self.runs(plan);
         let moved_bytes = if plan.ahead.is_some() && plan.weights == WeightForm::Packed { runs * whole } else { 0 };
         let seconds = seconds + self.reading(plan, format, runs * whole);
         let copying = self.measured.transfer_bytes_per_second.map_or(0.0, |rate| moved_bytes as f64 / rate);

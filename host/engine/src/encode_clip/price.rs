@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tilewright_models::wan_vae::{EncoderConfig, EncoderExtent};
+use tilewright_nn::LayerSeconds;
 use tilewright_plan::{Cost, Plan, Space, Time};
 
 use crate::clip::price::{ClipCost, ClipPrices};
@@ -18,7 +19,22 @@ pub(super) fn chunk(plan: &Plan, temporal: u32, frames: u32) -> u32 {
     chunks(wanted).min(chunks(frames.saturating_sub(1)))
 }
 
+impl ClipPrices<EncoderConfig> {
+    /// A tile of a plan, and the number of these.
+    fn division(&self, plan: &Plan) -> (EncoderExtent, u32) {
+        let whole = EncoderExtent { frames: self.frames, height: self.height, width: self.width };
+        let Space::Blended(tile) = plan.space else { return (whole, 1) };
+        let (tiles, height, width) = self.divided(tile);
+        (EncoderExtent { height, width, ..whole }, tiles)
+    }
+}
+
 impl ClipCost for ClipPrices<EncoderConfig> {
+    fn layers(&self, plan: &Plan) -> Vec<LayerSeconds> {
+        let (extent, tiles) = self.division(plan);
+        self.layers_of(plan, &extent, tiles)
+    }
+
     fn cost(&self, plan: &Plan) -> Result<Cost, String> {
         if let Time::Blended { .. } = plan.time {
             return Err("this model carries its causal state: chunks encoded alone would only lose it".into());
@@ -26,11 +42,7 @@ impl ClipCost for ClipPrices<EncoderConfig> {
         if let Space::Exact(_) = plan.space {
             return Err("exact tiles can only be decoded, not encoded".into());
         }
-        let mut extent = EncoderExtent { frames: self.frames, height: self.height, width: self.width };
-        let mut tiles = 1;
-        if let Space::Blended(tile) = plan.space {
-            (tiles, extent.height, extent.width) = self.divided(tile);
-        }
+        let (extent, tiles) = self.division(plan);
         let area = |height: u32, width: u32| f64::from(height) * f64::from(width);
         let (kept, tile) = (area(self.height, self.width), area(extent.height, extent.width));
         let chunk = match self.frames {

@@ -9,7 +9,7 @@ use std::{
 use tch::Device;
 use tilewright_kernels::Measured;
 use tilewright_models::{ComputeFormat, EncoderFile, transformer::Residency};
-use tilewright_nn::{Costs, Meter};
+use tilewright_nn::{Costs, LayerSeconds, Meter};
 use tilewright_plan::{
     Dtype, EncoderModel, Layout, Place, Precision, StoredType, Text, TextCapabilities, TextCost, TextOutcome, TextPlan,
     TextRecord, Trial, WeightForm,
@@ -259,6 +259,30 @@ impl TextPrices {
         metered
     }
 
+    fn new_meter(
+        &self,
+        precision: Precision,
+        format: ComputeFormat,
+        seat: &Seat,
+        expands_rows: bool,
+    ) -> Result<Meter> {
+        let speed = seat.measured.speeds.iter().find(|speed| speed.dtype == precision.dtype());
+        let speed = speed.ok_or_else(|| Error::NotOffered(format!("{precision} can't be run on this device")))?;
+        let costs = Costs { expands_rows, ..Costs::new(speed, &seat.measured, &kernels(seat.device)) };
+        Ok(Meter::new(format, costs))
+    }
+
+    fn meter_layers(&self, plan: &TextPlan) -> Result<Vec<LayerSeconds>> {
+        let seat = self.seat(plan.place)?;
+        let meter =
+            self.new_meter(plan.precision, format(plan.precision)?, seat, plan.weights == WeightForm::Packed)?;
+        meter.count_layers();
+        for shape in &self.shapes {
+            self.encoder.meter(&meter, *shape, self.left_out)?;
+        }
+        Ok(meter.layers())
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<(Precision, Place, WeightForm), Metered>> {
         self.metered.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -270,10 +294,7 @@ impl TextPrices {
         seat: &Seat,
         expands_rows: bool,
     ) -> Result<(u64, f64)> {
-        let speed = seat.measured.speeds.iter().find(|speed| speed.dtype == precision.dtype());
-        let speed = speed.ok_or_else(|| Error::NotOffered(format!("{precision} can't be run on this device")))?;
-        let costs = Costs { expands_rows, ..Costs::new(speed, &seat.measured, &kernels(seat.device)) };
-        let meter = Meter::new(format, costs);
+        let meter = self.new_meter(precision, format, seat, expands_rows)?;
         let mut kept = Vec::new();
         for shape in &self.shapes {
             let states = self.encoder.meter(&meter, *shape, self.left_out)?;
@@ -292,6 +313,10 @@ impl Seat {
 }
 
 impl Prices<Text> for TextPrices {
+    fn layers(&self, plan: &TextPlan) -> Vec<LayerSeconds> {
+        self.meter_layers(plan).unwrap_or_default()
+    }
+
     fn price(&self, plan: &TextPlan) -> std::result::Result<TextCost, String> {
         let words = |error: Error| error.to_string();
         let seat = self.seat(plan.place).map_err(words)?;

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use tilewright_nn::{
-    Laps, Ops, Rows, Store,
+    End, Laps, Ops, Rows, Store,
     layers::{Attention, Conv, Downsample, Norm, Resnet},
 };
 
@@ -140,6 +140,8 @@ impl<O: Ops> Bands<'_, O> {
             let part = narrow_rows(ops, &tensor, &rows)?;
             conv.forward_rows(ops, Rows::all(ops, &input)?, None, rows, Store::Onto(&part), &mut sums)?;
         }
+        ops.see(conv.layer(), End::In, &input)?;
+        ops.see(conv.layer(), End::Out, &tensor)?;
         Ok(Picture::Held { tensor, sums })
     }
 
@@ -168,6 +170,10 @@ impl<O: Ops> Bands<'_, O> {
             track(Step::Within(done))?;
         }
         track(Step::Layer)?;
+        if let Some(kept) = &kept {
+            ops.see(conv.layer(), End::In, &from)?;
+            ops.see(conv.layer(), End::Out, kept)?;
+        }
         Ok(match kept {
             Some(tensor) => Picture::Held { tensor, sums },
             None => Picture::Upsampled { from, by: conv, sums },
@@ -209,6 +215,9 @@ impl<O: Ops> Bands<'_, O> {
     ) -> Result<Picture<'a, O>> {
         let ops = self.ops;
         let _running = ops.begin(&resnet.block);
+        if let Picture::Held { tensor, .. } = &picture {
+            ops.see(&resnet.block, End::In, tensor)?;
+        }
         let [batch, _, height, width] = picture.extents(ops)?;
         let (conv1, conv2) = (&resnet.conv1, &resnet.conv2);
         let before = resnet.norm1.affine(ops, picture.sums())?;
@@ -249,6 +258,8 @@ impl<O: Ops> Bands<'_, O> {
             }
             track(Step::Within(done / 2.0))?;
         }
+        // Its input is normed rows, which are never there all at once.
+        ops.see(conv1.layer(), End::Out, &hidden)?;
         // The sum may take the place of the input, which nothing else needs now.
         let output = match (output, picture) {
             (Some(output), _) => output,
@@ -265,6 +276,7 @@ impl<O: Ops> Bands<'_, O> {
             track(Step::Within(0.5 + done / 2.0))?;
         }
         track(Step::Layer)?;
+        ops.see(&resnet.block, End::Out, &output)?;
         Ok(Picture::Held { tensor: output, sums })
     }
 
@@ -308,6 +320,7 @@ impl<O: Ops> Bands<'_, O> {
             conv.forward_rows(ops, part.rows(height), Some(&before), rows, Store::Onto(&onto), &mut sums)?;
             track(Step::Within(done))?;
         }
+        ops.see(conv.layer(), End::Out, &output)?;
         Ok(output)
     }
 }

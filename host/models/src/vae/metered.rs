@@ -7,7 +7,7 @@ use std::{
 };
 
 use tilewright_kernels::{Kernels, Measured};
-use tilewright_nn::{ComputeFormat, Costs, Meter, PlanFormat};
+use tilewright_nn::{ComputeFormat, Costs, LayerSeconds, Meter, PlanFormat};
 use tilewright_plan::Dtype;
 
 use super::HalfConfig;
@@ -95,6 +95,23 @@ impl<C: HalfConfig> Metered<C> {
         }
         passes.insert(*extent, pass);
         Ok(pass)
+    }
+
+    /// The time of each layer of a pass.
+    ///
+    /// # Errors
+    /// As [`Self::pass`].
+    pub fn layers(&self, format: PlanFormat, extent: &C::Extent) -> std::result::Result<Vec<LayerSeconds>, String> {
+        let format = self.find(format).ok_or_else(|| format!("{format} can't be run on this device"))?;
+        // The network of the others counts on a meter of its own.
+        let meter = Meter::new(format.compute, format.costs);
+        let run = || -> Result<Vec<LayerSeconds>> {
+            let network = metered::build(&meter, |scope| self.config.build(scope))?.network;
+            meter.count_layers();
+            self.config.pass(&network, &meter, extent, &self.course)?;
+            Ok(meter.layers())
+        };
+        run().map_err(|error| error.to_string())
     }
 
     /// Bytes of the weights as they are laid out; none if the device was not measured in the

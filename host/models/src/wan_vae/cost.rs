@@ -78,14 +78,15 @@ impl<'a> Decode<'a> {
         while done < all {
             let chunk = tiled.map_or(pushed, |tiled| tiled.chunk.max(1));
             let until = (done - done % chunk + chunk).min(all);
-            if pushes == SETTLED && until - done > 2 * pushed {
+            let may_skip = !self.meter.counts_layers();
+            if may_skip && pushes == SETTLED && until - done > 2 * pushed {
                 let alike = ((until - done) / pushed - 1) * pushed;
                 self.skip(alike)?;
                 cost.seconds += per_frame * f64::from(alike);
                 done += alike;
             }
             // From here on chunks are like the last one, or shorter.
-            if pushes >= SETTLED && tiled.is_none_or(|tiled| tiled.chunk < all) {
+            if may_skip && pushes >= SETTLED && tiled.is_none_or(|tiled| tiled.chunk < all) {
                 cost.seconds += per_frame * f64::from(all - done);
                 break;
             }

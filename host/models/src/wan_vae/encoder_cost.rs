@@ -35,7 +35,8 @@ pub(super) fn push_by_push(
     let later = extent.frames.saturating_sub(1) / scale;
     let (mut past, mut cost) = (Past::default(), Pass::default());
     let mut last = 0.0;
-    for push in 0..=later.min(SETTLED) {
+    let pushes = if meter.counts_layers() { later } else { later.min(SETTLED) };
+    for push in 0..=pushes {
         let count = if push == 0 { 1 } else { i64::from(scale) };
         let frames = config.frames_on(meter, count, [extent.height, extent.width])?;
         meter.reset_peak();
@@ -47,7 +48,7 @@ pub(super) fn push_by_push(
         last = meter.seconds() - before;
         cost.seconds += last;
     }
-    cost.seconds += last * f64::from(later.saturating_sub(SETTLED));
+    cost.seconds += last * f64::from(later - pushes);
     cost.state_bytes = past.frames.iter().flatten().map(MeterTensor::bytes).sum();
     Ok(cost)
 }

@@ -33,7 +33,8 @@ impl<O: CausalOps> Placed<O> {
         let _running = ops.begin(&self.block);
         ops.see(&self.block, Side::In, &piece.frames)?;
         self.step.run(ops, piece, past, spread)?;
-        ops.see(&self.block, Side::Out, &piece.frames)?;
+        // The first half of a residual layer leaves its own beside the frames.
+        ops.see(&self.block, Side::Out, piece.hidden.as_ref().unwrap_or(&piece.frames))?;
         (piece.done, piece.convolved) = (0, false);
         piece.layer += 1;
         Ok(())

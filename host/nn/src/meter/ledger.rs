@@ -100,6 +100,11 @@ impl Ledger {
         self.layers.replace(Some(Layers::default()));
     }
 
+    /// True if the time of layers is counted.
+    pub fn counts_layers(&self) -> bool {
+        self.layers.borrow().is_some()
+    }
+
     /// The time of layers so far.
     pub fn layers(&self) -> Vec<LayerSeconds> {
         self.layers.borrow().as_ref().map_or_else(Vec::new, |layers| layers.all.clone())

@@ -64,6 +64,7 @@ pub fn facts(on_gpu: bool) -> Facts {
             attention_operations_per_second: 2.5e11,
             bytes_per_second: 1e11,
         },
+        estimated_parts: Vec::new(),
         compared_ms: [80.0, 100.0],
         compared: "a chunk".into(),
         estimated_ms: None,

@@ -16,6 +16,23 @@ use crate::{
     },
 };
 
+/// Counts the seconds of each layer of a step by a plan, by a meter.
+pub(super) fn measure_layers(prices: &DenoisePrices, plan: &DenoisePlan, meter: &Meter) -> Result<()> {
+    let mut step = MeteredStep::new(prices, plan, meter)?;
+    let passes = passes(&prices.shape, plan);
+    let contexts = passes.iter().map(|pass| step.contexts(pass)).collect::<Result<Vec<_>>>()?;
+    let latents = step.hold_latents()?;
+    let input = step.padded(latents)?;
+    // The conditioning is embedded once for all steps.
+    meter.count_layers();
+    for (pass, contexts) in passes.iter().zip(&contexts) {
+        for group in &pass.groups {
+            step.run_group(pass, group, &contexts[group.context], &input)?;
+        }
+    }
+    Ok(())
+}
+
 /// The peak beside the weights in bytes, and the seconds of a step by a plan.
 pub(super) fn measure(prices: &DenoisePrices, plan: &DenoisePlan, meter: &Meter) -> Result<(u64, f64)> {
     let mut step = MeteredStep::new(prices, plan, meter)?;

@@ -1,0 +1,178 @@
+//! Stages of a capture, run again and compared with what came out of them then: on another device,
+//! by another plan or policy, or with another file's weights.
+
+mod comparison;
+mod layers;
+mod planner;
+mod stages;
+
+use std::path::PathBuf;
+
+use serde::{Serialize, de::DeserializeOwned};
+use tilewright_capture::{Captured, StageEntry};
+use tilewright_engine::{Machine, Observer};
+use tilewright_plan::{Denoise, Planner, Record, Stage, Text, Vae, Work};
+
+pub use self::{
+    comparison::TensorDifference,
+    layers::{LayerDifference, LayersCompared},
+};
+use self::{layers::Comparing, planner::AsCaptured};
+use crate::{Error, Result};
+
+/// The files to take in place of the captured ones.
+#[derive(Clone, Debug, Default)]
+pub struct ReplayFiles {
+    /// The autoencoder.
+    pub vae: Option<PathBuf>,
+    /// A transformer, or two experts.
+    pub transformers: Vec<PathBuf>,
+    /// Text encoders, which are told apart by their networks.
+    pub text_encoders: Vec<PathBuf>,
+}
+
+/// The planners that decide in place of the captured plans.
+#[derive(Default)]
+pub struct ReplayPlanners<'p> {
+    /// Of decodes and encodes.
+    pub vae: Option<Box<dyn Planner<Vae> + 'p>>,
+    /// Of samples.
+    pub denoise: Option<Box<dyn Planner<Denoise> + 'p>>,
+    /// Of texts.
+    pub text: Option<Box<dyn Planner<Text> + 'p>>,
+}
+
+/// A capture whose stages are run again.
+#[derive(Debug)]
+pub struct Replay<'a> {
+    /// The capture.
+    pub captured: &'a Captured,
+    /// The machine that stages run on.
+    pub machine: &'a Machine,
+    /// The processor beside a GPU, for encoders that run there.
+    pub host: Option<&'a Machine>,
+    /// Files in place of the captured ones.
+    pub files: ReplayFiles,
+    /// The memory limit in bytes, if it is another than the captured one.
+    pub memory_limit: Option<u64>,
+    /// The largest difference of a layer's values, over the largest of the captured values, up to
+    /// which they count as the same.
+    pub bound: f64,
+}
+
+/// A stage that was run again.
+#[derive(Clone, Debug, Serialize)]
+pub struct Replayed {
+    /// The stage.
+    pub stage: Stage,
+    /// The number in the capture.
+    pub index: u32,
+    /// The plan then, and now.
+    pub captured_plan: String,
+    /// The plan that was carried out.
+    pub plan: String,
+    /// The device then.
+    pub captured_device: String,
+    /// Milliseconds of the work then, and now.
+    pub captured_ms: Option<f64>,
+    /// The same of this run.
+    pub elapsed_ms: Option<f64>,
+    /// The outputs, compared.
+    pub outputs: Vec<TensorDifference>,
+    /// True if every output has the same bits.
+    pub is_same: bool,
+    /// The layers, if some were captured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layers: Option<LayersCompared>,
+}
+
+/// A stage under way: its outputs by name, and its record.
+struct Ran<W: Work> {
+    outputs: Vec<(String, tch::Tensor)>,
+    record: Record<W>,
+}
+
+impl Replay<'_> {
+    /// Runs a stage again.
+    ///
+    /// # Errors
+    /// The stage can't be run again: its inputs were left out, a file is gone, the plan can't be
+    /// carried out here; the work fails.
+    pub fn run(
+        &self,
+        entry: &StageEntry,
+        planners: &mut ReplayPlanners<'_>,
+        observer: &mut dyn Observer,
+    ) -> Result<Replayed> {
+        if entry.withheld > 0 {
+            let reason = "its inputs are the prompt, which was left out: capture it with prompts".to_owned();
+            return Err(self.refused(entry, reason));
+        }
+        match entry.stage {
+            Stage::Decode => self.replay(entry, planners.vae.as_deref_mut(), |this, record, planner| {
+                this.decode(entry, record, planner, observer)
+            }),
+            Stage::Encode => self.replay(entry, planners.vae.as_deref_mut(), |this, record, planner| {
+                this.encode(entry, record, planner, observer)
+            }),
+            Stage::Denoise => self.replay(entry, planners.denoise.as_deref_mut(), |this, record, planner| {
+                this.sample(entry, record, planner, observer)
+            }),
+            Stage::Text => self.replay(entry, planners.text.as_deref_mut(), |this, record, planner| {
+                this.read_texts(entry, record, planner, observer)
+            }),
+        }
+    }
+
+    /// Runs a stage of a kind of work, by the captured plan unless there is a planner, and compares.
+    fn replay<W: Work>(
+        &self,
+        entry: &StageEntry,
+        planner: Option<&mut (dyn Planner<W> + '_)>,
+        run: impl FnOnce(&Self, &Record<W>, &mut dyn Planner<W>) -> Result<Ran<W>>,
+    ) -> Result<Replayed> {
+        let record: Record<W> = self.parsed(entry, self.captured.record(entry)?, "record")?;
+        if record.resumed_frames > 0 {
+            let reason = format!("it went on after {} frames or steps of an earlier run", record.resumed_frames);
+            return Err(self.refused(entry, reason));
+        }
+        let layers = Comparing::begin(self.captured, entry, self.bound);
+        let mut as_captured = AsCaptured::<W>::new(&record);
+        let ran = match planner {
+            Some(planner) => run(self, &record, planner),
+            None => run(self, &record, &mut as_captured),
+        }?;
+        let layers = layers.finish()?;
+        let outputs = comparison::compare(self.captured.outputs(entry)?, ran.outputs)?;
+        let elapsed =
+            |record: &Record<W>| record.outcome.as_ref().map(|outcome| W::elapsed(outcome).as_secs_f64() * 1e3);
+        Ok(Replayed {
+            stage: entry.stage,
+            index: entry.index,
+            captured_plan: record.plan.to_string(),
+            plan: ran.record.plan.to_string(),
+            captured_device: record.device.name.clone(),
+            captured_ms: elapsed(&record),
+            elapsed_ms: elapsed(&ran.record),
+            is_same: outputs.iter().all(|output| output.is_same),
+            outputs,
+            layers,
+        })
+    }
+
+    /// What a capture's JSON says.
+    fn parsed<T: DeserializeOwned>(
+        &self,
+        entry: &StageEntry,
+        value: Option<serde_json::Value>,
+        what: &str,
+    ) -> Result<T> {
+        let value = value.ok_or_else(|| self.refused(entry, format!("it has no {what}: the stage failed then")))?;
+        serde_json::from_value(value)
+            .map_err(|error| self.refused(entry, format!("its {what} makes no sense: {error}")))
+    }
+
+    fn refused(&self, entry: &StageEntry, reason: String) -> Error {
+        Error::input(&self.captured.folder().join(&entry.folder), format!("can't be run again: {reason}"))
+    }
+}
