@@ -25,6 +25,7 @@ import torch
 from safetensors.torch import load_file
 from torch.profiler import ProfilerActivity, profile
 from transformers import T5EncoderModel
+from transformers.utils import logging
 
 import text
 
@@ -50,6 +51,7 @@ INSTEAD = {
         (("aten::mm",), ("tilewright::multiply_packed",), "an own kernel here"),
         (("aten::pow",), ("tilewright::norm_heads", "tilewright::gelu"), "within own kernels here"),
         (("aten::mean",), ("tilewright::norm_heads",), "within an own kernel here"),
+        (("aten::sum",), ("tilewright::norm_heads",), "within an own kernel here"),
         (("aten::rsqrt",), ("tilewright::norm_heads",), "within an own kernel here"),
         (("aten::tanh",), ("tilewright::gelu",), "within an own kernel here"),
     ],
@@ -62,6 +64,7 @@ ALONE = {
         "aten::copy_": "changes of memory order and scalars, each at its own places",
         "aten::add_": "biases of linear layers there, sums of residual blocks here",
         "aten::empty": "results, each at its own places",
+        "aten::aminmax": "the check here that values are finite",
     },
     "text": {
         "aten::add": "residual sums and those within norms and GELU there, within own kernels or in place here",
@@ -69,6 +72,8 @@ ALONE = {
         "aten::mul": "within norms and GELU there",
         "aten::mul_": "in place here",
         "aten::copy_": "changes of memory order, each at its own places",
+        "aten::div": "of the position bias there",
+        "tilewright::add_gated": "residual sums here",
         "aten::flip": "the position bias is laid out here",
         "aten::index": "the position bias is laid out here",
         "aten::index_select": "the position bias is laid out here",
@@ -139,7 +144,7 @@ def decode_there(program):
 
 def text_there(program):
     text.write(program.folder / "t5", LAYERS)
-    model = T5EncoderModel.from_pretrained(program.folder / "t5", dtype=torch.float32).eval()
+    model = T5EncoderModel.from_pretrained(program.folder / "t5", dtype=torch.float32, attn_implementation="eager").eval()
     tokens = torch.ones((1, TOKENS), dtype=torch.long)
     return profiled(lambda: model(tokens))
 
@@ -195,6 +200,7 @@ def main():
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.set_grad_enabled(False)
+    logging.disable_progress_bar()
     folder = arguments.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     program = Program(arguments.program, folder, arguments.size, arguments.threads)

@@ -10,6 +10,7 @@
 mod contest;
 mod difference;
 mod error;
+pub mod estimates;
 mod files;
 mod generate;
 mod race;

@@ -5,9 +5,9 @@ use std::{error::Error as StdError, ops::ControlFlow};
 
 use serde::Serialize;
 use tch::Tensor;
-use tilewright_engine::{Cancelled, DenoiseJob, Error, Finished, Observer, Profiled, Unfinished};
+use tilewright_engine::{Cancelled, DenoiseJob, Error, Finished, Observer, Profiled, TextJob, Unfinished};
 use tilewright_pipeline::{Decode, FrameStore};
-use tilewright_plan::{Denoise, Planner, Record, Vae, Work};
+use tilewright_plan::{Denoise, Planner, Record, Text, Vae, Work};
 use tilewright_profile::{Facts, Profile, Recording};
 
 use crate::{Entry, Spelling};
@@ -122,6 +122,32 @@ impl Raced for DenoiseJob<'_> {
     ) -> std::result::Result<Option<Profiled>, Stop> {
         let mut profiler = ProfilingEar { watch, profiled: None };
         DenoiseJob::run(self, planner, None, &mut profiler)?;
+        Ok(profiler.profiled)
+    }
+}
+
+impl Raced for TextJob<'_> {
+    type Work = Text;
+
+    fn run(
+        &self,
+        planner: &mut dyn Planner<Text>,
+        watch: &mut dyn Watch,
+        keeps: bool,
+    ) -> std::result::Result<Ran<Text>, Stop> {
+        let Finished { output, record, .. } = TextJob::run(self, planner, &mut Ear(watch))?;
+        let found_loaded = record.outcome.is_some_and(|outcome| outcome.load.is_zero());
+        let last = output.into_iter().next().map(|states| states.last);
+        Ok(Ran { record, found_loaded, output: last.filter(|_| keeps) })
+    }
+
+    fn profile(
+        &self,
+        planner: &mut dyn Planner<Text>,
+        watch: &mut dyn Watch,
+    ) -> std::result::Result<Option<Profiled>, Stop> {
+        let mut profiler = ProfilingEar { watch, profiled: None };
+        TextJob::run(self, planner, &mut profiler)?;
         Ok(profiler.profiled)
     }
 }
@@ -304,9 +330,10 @@ impl<'a, J: Raced> Runner<'a, J> {
             Ok(None) => {}
             Ok(Some(Profiled { facts, recording })) => {
                 // Two spellings of one policy are told apart.
-                match Profile::of(&recording, Facts { policy: label.clone(), ..facts }) {
-                    Ok(profile) => lane.profile = Some(StageProfile { profile, recording }),
-                    Err(error) => lane.error = Some(error.to_string()),
+                let profiled = Profiled { facts: Facts { policy: label.clone(), ..facts }, recording };
+                match StageProfile::of(profiled) {
+                    Ok(profile) => lane.profile = Some(profile),
+                    Err(error) => lane.error = Some(error),
                 }
             }
         }
@@ -338,6 +365,14 @@ pub struct StageProfile {
     /// The events.
     #[serde(skip)]
     pub recording: Recording,
+}
+
+impl StageProfile {
+    /// The profile of a stage, or the reason why its events are none.
+    pub(crate) fn of(Profiled { facts, recording }: Profiled) -> std::result::Result<Self, String> {
+        let profile = Profile::of(&recording, facts).map_err(|error| error.to_string())?;
+        Ok(Self { profile, recording })
+    }
 }
 
 /// Passes a job's progress on, and has it profiled.

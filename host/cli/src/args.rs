@@ -5,6 +5,7 @@ mod bench_sample;
 mod captures;
 mod embed;
 mod encode;
+mod estimates;
 mod generate;
 mod models;
 mod options;
@@ -30,6 +31,7 @@ pub use bench_sample::BenchSample;
 pub use captures::{ReplayCapture, Report};
 pub use embed::Embed;
 pub use encode::Encode;
+pub use estimates::Estimates;
 pub use generate::Generate;
 pub use models::{ModelFolders, Models};
 pub use options::{

@@ -1,5 +1,6 @@
 //! `tilewright bench …`: from arguments to contests, and from results to tables, JSON and reports.
 
+mod estimates;
 mod pages;
 mod samples;
 mod tables;
@@ -45,6 +46,7 @@ pub fn run(arguments: &Bench) -> Outcome {
         Some(BenchCommand::Suite(suite)) => run_suite(suite),
         Some(BenchCommand::Sweep(sweep)) => run_sweep(sweep),
         Some(BenchCommand::Sample(sample)) => samples::run(sample),
+        Some(BenchCommand::Estimates(estimates)) => estimates::run(estimates),
         Some(BenchCommand::Weights(weights)) => generate_weights(weights),
         Some(BenchCommand::Latent(latent)) => generate_latent(latent),
     }

@@ -83,10 +83,9 @@ impl Profiling {
             Stage::Denoise => recording.events.iter().filter(|event| is_unit(event, Unit::Step)).count() as f64,
             _ => 1.0,
         };
-        let estimated_parts = layers(&record.plan).into_iter().map(|layer| EstimatedPart {
-            name: layer.name.into(),
-            total_ms: 1e3 * steps * layer.seconds,
-        });
+        let estimated_parts = layers(&record.plan)
+            .into_iter()
+            .map(|layer| EstimatedPart { name: layer.name.into(), total_ms: 1e3 * steps * layer.seconds });
         let estimated_parts = estimated_parts.collect();
         let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
         let facts = Facts {

@@ -193,6 +193,8 @@ pub struct Peaks {
 pub struct EstimatedPart {
     /// The name of its weights.
     pub name: String,
+    /// True for a block, which may have the name of its only layer.
+    pub is_block: bool,
     /// Milliseconds of all its runs in the stage.
     pub total_ms: f64,
 }

@@ -10,7 +10,7 @@ use tilewright_plan::bytes;
 
 use crate::profile::ProfileOption;
 
-use super::{AllowBlended, BenchSample, DeviceOptions, ObjectiveArgument, PolicyGrants, ScalingOptions};
+use super::{AllowBlended, BenchSample, DeviceOptions, Estimates, ObjectiveArgument, PolicyGrants, ScalingOptions};
 
 /// `tilewright bench`
 #[derive(Args, Debug)]
@@ -125,6 +125,8 @@ pub enum BenchCommand {
     Sweep(Sweep),
     /// Measure policies on a sample, or every plan of a long list for it
     Sample(Box<BenchSample>),
+    /// Compare the estimate of each layer with the time that it takes
+    Estimates(Box<Estimates>),
     /// Generate a decoder's weights of the published size from a seed
     Weights(GenerateWeights),
     /// Generate a smooth latent from a seed

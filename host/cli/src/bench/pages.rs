@@ -108,6 +108,6 @@ pub fn sweep(report: &SweepReport) -> Page {
     Page { title: "Tilewright bench sweep".into(), facts, table, charts }
 }
 
-fn device(device: &Device) -> Vec<(String, String)> {
+pub fn device(device: &Device) -> Vec<(String, String)> {
     vec![("device".into(), format!("{} ({}, {})", device.name, device.arch, with_noun(device.compute_units, "unit")))]
 }

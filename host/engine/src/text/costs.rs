@@ -259,13 +259,7 @@ impl TextPrices {
         metered
     }
 
-    fn new_meter(
-        &self,
-        precision: Precision,
-        format: ComputeFormat,
-        seat: &Seat,
-        expands_rows: bool,
-    ) -> Result<Meter> {
+    fn new_meter(&self, precision: Precision, format: ComputeFormat, seat: &Seat, expands_rows: bool) -> Result<Meter> {
         let speed = seat.measured.speeds.iter().find(|speed| speed.dtype == precision.dtype());
         let speed = speed.ok_or_else(|| Error::NotOffered(format!("{precision} can't be run on this device")))?;
         let costs = Costs { expands_rows, ..Costs::new(speed, &seat.measured, &kernels(seat.device)) };

@@ -35,7 +35,8 @@ pub(crate) struct Ledger {
 #[derive(Debug, Default)]
 struct Layers {
     all: Vec<LayerSeconds>,
-    places: HashMap<Box<str>, usize>,
+    /// By name, and whether it is a block: a block of one layer has that one's name.
+    places: HashMap<(Box<str>, bool), usize>,
 }
 
 /// The time that a meter counted for a layer.
@@ -114,7 +115,7 @@ impl Ledger {
     pub fn begin(self: &Rc<Self>, layer: &Layer) -> LayerCosts {
         LayerCosts(self.layers.borrow_mut().as_mut().map(|layers| {
             let Layers { all, places } = layers;
-            let place = *places.entry(layer.name().into()).or_insert_with(|| {
+            let place = *places.entry((layer.name().into(), layer.is_block())).or_insert_with(|| {
                 all.push(LayerSeconds {
                     name: layer.name().into(),
                     is_block: layer.is_block(),

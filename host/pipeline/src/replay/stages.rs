@@ -200,9 +200,8 @@ impl Replay<'_> {
         };
         if self.files.text_encoders.is_empty() {
             let encoder = found(&facts.text_encoder)?.into_iter().find(|encoder| encoder.file().prefix == facts.prefix);
-            return encoder.ok_or_else(|| {
-                Error::input(&facts.text_encoder, "has no text encoder any more as it was captured")
-            });
+            return encoder
+                .ok_or_else(|| Error::input(&facts.text_encoder, "has no text encoder any more as it was captured"));
         }
         for path in &self.files.text_encoders {
             let encoder = found(path)?.into_iter().find(|encoder| encoder.config.id() == record.request.model.kind);

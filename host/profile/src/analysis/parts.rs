@@ -54,10 +54,11 @@ impl Analysis<'_> {
         let mut rows: Vec<_> = rows.into_iter().zip(times).collect();
         rows.sort_by_key(|(row, _)| row.start);
         let (of_layers, of_parts): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(row, _)| row.part == Part::Layer);
-        let estimates: HashMap<&str, f64> =
-            self.facts.estimated_parts.iter().map(|part| (part.name.as_str(), part.total_ms)).collect();
+        let parts = self.facts.estimated_parts.iter();
+        let estimates: HashMap<(&str, bool), f64> =
+            parts.map(|part| ((part.name.as_str(), part.is_block), part.total_ms)).collect();
         let layer = |(row, times): (Counted, _)| LayerRow {
-            estimated_ms: estimates.get(row.name.as_str()).copied(),
+            estimated_ms: estimates.get(&(row.name.as_str(), false)).copied(),
             name: row.name,
             // The time of a layer beside its operators is no reason to call it the host's.
             category: most(&without_host(times)),
@@ -66,7 +67,10 @@ impl Analysis<'_> {
         };
         let part = |(row, _): (Counted, _)| PartRow {
             part: row.part,
-            estimated_ms: estimates.get(row.name.as_str()).copied().filter(|_| row.part == Part::Block),
+            estimated_ms: estimates
+                .get(&(row.name.as_str(), row.part == Part::Block))
+                .copied()
+                .filter(|_| row.part == Part::Block),
             name: row.name,
             calls: row.calls,
             total_ms: milliseconds(row.nanoseconds),
