@@ -6,6 +6,8 @@ mod bad_input;
 mod bench;
 #[path = "end_to_end/book.rs"]
 mod book;
+#[path = "end_to_end/captures.rs"]
+mod captures;
 #[path = "end_to_end/changing_files.rs"]
 mod changing_files;
 #[path = "end_to_end/check.rs"]
@@ -46,6 +48,8 @@ mod models;
 mod outputs;
 #[path = "end_to_end/policy_bench.rs"]
 mod policy_bench;
+#[path = "end_to_end/profile.rs"]
+mod profile;
 #[path = "end_to_end/program.rs"]
 mod program;
 #[path = "end_to_end/projects.rs"]

@@ -45,6 +45,8 @@ INSTEAD = {
         (("aten::mm", "aten::addmm"), ("aten::addmm",), "the bias added by the product here, by aten::add_ there"),
         (("aten::mkldnn_convolution", "aten::_slow_conv2d_forward"),
          ("aten::mkldnn_convolution", "aten::_slow_conv2d_forward", "aten::baddbmm"), "1×1 kernels as products here"),
+        *(((name,), (name, "aten::baddbmm"), "1×1 kernels as products here")
+          for name in ("aten::conv2d", "aten::convolution", "aten::_convolution", "aten::as_strided_")),
         (("aten::_scaled_dot_product_flash_attention_for_cpu",), ("tilewright::attention",), "an own kernel here"),
     ],
     "text": [
@@ -73,6 +75,7 @@ ALONE = {
         "aten::mul_": "in place here",
         "aten::copy_": "changes of memory order, each at its own places",
         "aten::div": "of the position bias there",
+        "aten::aminmax": "the check here that values are finite",
         "tilewright::add_gated": "residual sums here",
         "aten::flip": "the position bias is laid out here",
         "aten::index": "the position bias is laid out here",

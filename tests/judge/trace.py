@@ -37,7 +37,8 @@ STATISTICS = f"select name, value from stats where value > 0 and (severity in ('
 SLICES = """
     select slice.id, slice.name, slice.ts, slice.dur, slice.parent_id as parent, track_id as track, thread.name as thread, process.name as process,
         extract_arg(slice.arg_set_id, 'args.part') as part, extract_arg(slice.arg_set_id, 'args.stage') as stage
-    from slice join thread_track on slice.track_id = thread_track.id join thread using (utid) join process using (upid) order by slice.ts, slice.dur desc
+    from slice join thread_track on slice.track_id = thread_track.id join thread using (utid) join process using (upid)
+    order by slice.ts, slice.dur desc
 """
 FLOWS = "select slice_out as start, slice_in as end from flow"
 

@@ -1,9 +1,11 @@
-// Perfetto's own trace processor, the WebAssembly that its UI runs, behind this process's standard input and output:
+// Perfetto's own trace processor, the WebAssembly that its UI runs, behind this process's standard
+// input and output:
 //
 //     node trace_engine.mjs FOLDER
 //
-// FOLDER holds engine_bundle.js and trace_processor.wasm. Bytes of the trace processor's RPC come in and go out as they are. The bundle is a
-// web worker's program, so it gets what it asks a worker for, and its files from FOLDER.
+// FOLDER holds engine_bundle.js and trace_processor.wasm. Bytes of the trace processor's RPC come
+// in and go out as they are. The bundle is a web worker's program, so it gets here what a worker
+// has, and its files from FOLDER.
 
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
@@ -33,7 +35,7 @@ vm.runInNewContext(readFileSync(join(folder, "engine_bundle.js"), "utf8"), {
   setTimeout,
   TextDecoder,
   TextEncoder,
-  // What WebAssembly makes and throws is of these classes.
+  // The classes of the values that WebAssembly makes and throws.
   TypeError,
   Uint8Array,
   WebAssembly,

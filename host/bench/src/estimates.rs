@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn the_rest_of_a_block_is_beside_its_layers() {
-        let event = |name: &str, part, start, end| Event {
+        let event = |name: &str, part, start: u64, end: u64| Event {
             name: name.into(),
             kind: Kind::Part(part),
             track: Track::Thread(1),
@@ -148,7 +148,7 @@ mod tests {
             event("blocks.0.qkv", Part::Layer, 20, 50),
             event("head", Part::Layer, 92, 97),
         ];
-        let estimated = |name: &str, total_ms| EstimatedPart { name: name.into(), total_ms };
+        let estimated = |name: &str, is_block, total_ms| EstimatedPart { name: name.into(), is_block, total_ms };
         let peaks = Peaks {
             operations_per_second: 1.0,
             convolution_operations_per_second: 1.0,
@@ -166,7 +166,8 @@ mod tests {
             compared_ms: [100.0, 100.0],
             compared: "the stage".into(),
             estimated_ms: Some(80.0),
-            estimated_parts: vec![estimated("blocks.0", 60.0), estimated("blocks.0.qkv", 30.0)],
+            estimated_parts: vec![estimated("blocks.0", true, 60.0), estimated("blocks.0.qkv", false, 30.0)],
+            peaks_are_rough: false,
             manual_attention: false,
             in_f32: true,
         };

@@ -26,19 +26,19 @@ static CAPTURE: OnceLock<Mutex<Option<(Arc<Capturing>, PathBuf)>>> = OnceLock::n
 pub struct CaptureOptions {
     /// Capture the inputs, the outputs and the record of each stage in this folder, which nobody
     /// else can read: 'tilewright replay FOLDER' runs the stages again and compares
-    #[arg(long = "capture", value_name = "FOLDER", env = "TILEWRIGHT_CAPTURE", hide_env_values = true)]
+    #[arg(id = "capture", long = "capture", value_name = "FOLDER", env = "TILEWRIGHT_CAPTURE", hide_env_values = true)]
     folder: Option<PathBuf>,
     /// Capture what goes into these layers and comes out of them, too, by the names of their
     /// weights: 'double_blocks.*.img_attn.qkv', 'decoder.**'; several are separated by commas
-    #[arg(long = "capture-layers", value_name = "PATTERN", requires = "folder")]
+    #[arg(id = "capture_layers", long = "capture-layers", value_name = "PATTERN", requires = "capture")]
     layers: Option<LayerPattern>,
     /// The most that the capture may take on the disk; layers beyond it are left out [default: 4
     /// GiB]
-    #[arg(long = "capture-limit", value_name = "SIZE", value_parser = bytes::parse, requires = "folder")]
+    #[arg(id = "capture_limit", long = "capture-limit", value_name = "SIZE", value_parser = bytes::parse, requires = "capture")]
     limit: Option<u64>,
     /// Put prompts and their tokens into the capture, too; without them, text stages can't be
     /// replayed
-    #[arg(long = "capture-prompts", requires = "folder")]
+    #[arg(id = "capture_prompts", long = "capture-prompts", requires = "capture")]
     prompts: bool,
 }
 

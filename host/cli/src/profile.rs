@@ -45,7 +45,7 @@ struct Stages {
 pub struct ProfileOption {
     /// Profile the work: where the time goes, as a table, and in this file as a trace for Perfetto
     /// and chrome://tracing, or as a page if it ends in .html. The work is rehearsed first
-    #[arg(long = "profile", value_name = "FILE[.html]")]
+    #[arg(id = "profile", long = "profile", value_name = "FILE[.html]")]
     file: Option<PathBuf>,
 }
 

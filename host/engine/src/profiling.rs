@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tch::Device;
 use tilewright_kernels::Measured;
 use tilewright_nn::LayerSeconds;
-use tilewright_plan::{Dtype, Record, Stage, Work};
+use tilewright_plan::{Dtype, Record, Stage, Work, words::with_noun};
 use tilewright_profile::{EstimatedPart, Event, Facts, Kind, Part, Peaks, Recording};
 use tilewright_torch::{device::synchronize, profile::Profiler};
 
@@ -75,17 +75,19 @@ impl Profiling {
         let precision = W::precision(&record.plan).dtype();
         let [samples, frames, height, width] = W::extents(&record.request);
         let request = match record.stage() {
-            Stage::Text => format!("{samples} texts, at most {width} tokens"),
-            _ => format!("{samples} × {frames} × {width}×{height}"),
+            Stage::Text => format!("{}, at most {width} tokens", with_noun(samples, "text")),
+            _ => in_words(samples, frames, [height, width]),
         };
         // A sample's price is that of a step.
         let steps = match record.stage() {
             Stage::Denoise => recording.events.iter().filter(|event| is_unit(event, Unit::Step)).count() as f64,
             _ => 1.0,
         };
-        let estimated_parts = layers(&record.plan)
-            .into_iter()
-            .map(|layer| EstimatedPart { name: layer.name.into(), total_ms: 1e3 * steps * layer.seconds });
+        let estimated_parts = layers(&record.plan).into_iter().map(|layer| EstimatedPart {
+            name: layer.name.into(),
+            is_block: layer.is_block,
+            total_ms: 1e3 * steps * layer.seconds,
+        });
         let estimated_parts = estimated_parts.collect();
         let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
         let facts = Facts {
@@ -95,11 +97,13 @@ impl Profiling {
             request,
             policy: format!("{} {}", record.policy.name, record.policy.version),
             plan: record.plan.to_string(),
-            peaks: peaks(&machine.measured, precision),
+            // An encoder beside a GPU runs on the host, whose peaks are not at hand.
+            peaks: if device == machine.device { peaks(&machine.measured, precision) } else { Peaks::default() },
             compared_ms: compared.map(milliseconds),
             compared: unit.words().into(),
             estimated_ms: record.expectation().map(|cost| steps * milliseconds(W::time(cost))),
             estimated_parts,
+            peaks_are_rough: machine.measured.hurried || machine.measured.disturbed,
             manual_attention: is_manual(&machine.measured, precision),
             in_f32: precision == Dtype::F32,
         };
@@ -115,6 +119,13 @@ impl Unit {
             Self::Chunk => "a chunk",
         }
     }
+}
+
+/// Samples, frames and a size.
+fn in_words(samples: u32, frames: u32, [height, width]: [u32; 2]) -> String {
+    let samples = if samples == 1 { String::new() } else { format!("{samples} × ") };
+    let frames = if frames == 1 { String::new() } else { format!("{} of ", with_noun(frames, "frame")) };
+    format!("{samples}{frames}{width}×{height}")
 }
 
 fn is_unit(event: &Event, unit: Unit) -> bool {

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::{GroupNorm, Layer, Ops, Result, Rows, Scope, Store, Window};
+use crate::{End, GroupNorm, Layer, Ops, Result, Rows, Scope, Store, Window};
 
 /// The epsilon of every norm in these networks (`resnet_eps` of diffusers' autoencoders).
 const EPSILON: f64 = 1e-6;
@@ -126,11 +126,13 @@ impl<O: Ops> Conv<O> {
     pub fn forward_normed(&self, ops: &O, input: O::Tensor, norm: &Norm<O>) -> Result<O::Tensor> {
         match &self.weights {
             Weights::Plain { weight, bias } if !self.upsamples => {
-                // The two are one operation: the convolution's own result is never there.
-                let _running = (ops.begin(&self.layer), ops.begin(&norm.layer));
+                ops.see(&self.layer, End::In, &input)?;
                 let input = ops.to_dtype(input, ops.format().product_dtype)?;
                 let window = Window { stride: 1, padding: [self.padding; 2] };
-                ops.normed_convolution(input, [weight, bias], window, norm.of())
+                let layers = [&self.layer, &norm.layer];
+                let output = ops.normed_convolution(input, [weight, bias], window, norm.of(), layers)?;
+                ops.see(&norm.layer, End::Out, &output)?;
+                Ok(output)
             }
             _ => norm.forward(ops, &self.forward(ops, input)?),
         }

@@ -177,15 +177,17 @@ pub trait Ops: fmt::Debug + 'static {
         window: Window,
     ) -> Result<Self::Tensor>;
 
-    /// A convolution, and the group norm of its result, which nobody else needs.
+    /// A convolution, and the group norm of its result, which nobody else needs; `layers` are the
+    /// two.
     fn normed_convolution(
         &self,
         picture: Self::Tensor,
         weights: [&Self::Weight; 2],
         window: Window,
         norm: GroupNorm<'_, Self::Weight>,
+        layers: [&Layer; 2],
     ) -> Result<Self::Tensor> {
-        convolve_then_norm(self, picture, weights, window, norm)
+        convolve_then_norm(self, picture, weights, window, norm, layers)
     }
 
     /// A linear layer over the last axis; the weight is [out, into].
@@ -234,8 +236,12 @@ pub(crate) fn convolve_then_norm<O: Ops + ?Sized>(
     [weight, bias]: [&O::Weight; 2],
     window: Window,
     norm: GroupNorm<'_, O::Weight>,
+    [first, second]: [&Layer; 2],
 ) -> Result<O::Tensor> {
+    let running = ops.begin(first);
     let output = ops.convolution(&picture, weight, bias, window)?;
-    drop(picture);
+    ops.see(first, End::Out, &output)?;
+    drop((picture, running));
+    let _running = ops.begin(second);
     ops.group_norm(&ops.to_dtype(output, ops.format().layer_dtype)?, norm)
 }

@@ -212,16 +212,20 @@ impl Ops for Torch {
         [weight, bias]: [&Tensor; 2],
         window: Window,
         norm: GroupNorm<'_, Tensor>,
+        layers: [&Layer; 2],
     ) -> Result<Tensor> {
         let ComputeFormat { product_dtype, layer_dtype, tf32, .. } = self.format;
         // A GPU's libraries add a bias in a pass of its own, and norms in 16 bits have one anyway.
         if self.device == Device::Cpu || product_dtype != layer_dtype || layer_dtype == Dtype::F32 {
-            return convolve_then_norm(self, picture, [weight, bias], window, norm);
+            return convolve_then_norm(self, picture, [weight, bias], window, norm, layers);
         }
+        // The bias is added by the norm, so that the convolution's own result is never there.
+        let running = self.begin(layers[0]);
         let convolution = amounts::convolution(&picture, weight, window.stride, window.padding);
         let output = conv2d(&picture, weight, None, window.stride, window.padding, tf32)?;
-        drop((picture, convolution));
+        drop((picture, convolution, running));
         cancel::check()?;
+        let _running = self.begin(layers[1]);
         let _norm = amounts::norm("tilewright::group_norm", &output, self.norm_passes(&output));
         Ok(group_norm_with(&output, bias, norm.weight, norm.bias, norm.groups, norm.epsilon)?)
     }

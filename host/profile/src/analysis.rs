@@ -44,6 +44,12 @@ impl Profile {
         if facts.on_gpu && !has_kernels {
             notes.push("no kernel of the GPU was recorded: times are the host's".to_owned());
         }
+        if facts.peaks_are_rough {
+            let measure = "'tilewright device' measures it again";
+            notes.push(format!(
+                "the device was busy when its peaks were measured, so that roofs are too low: {measure}"
+            ));
+        }
         let (layers, parts) = analysis.parts();
         let mut profile = Self {
             stage_ms,

@@ -176,7 +176,7 @@ pub struct Recording {
 }
 
 /// The measured peaks of a device in the types that a stage ran in.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Peaks {
     /// Operations per second of products.
     pub operations_per_second: f64,
@@ -227,6 +227,9 @@ pub struct Facts {
     /// The estimates of layers and blocks; none if the plan has no price.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub estimated_parts: Vec<EstimatedPart>,
+    /// True if other programs kept the device busy when its peaks were measured: they are too low.
+    #[serde(default)]
+    pub peaks_are_rough: bool,
     /// True if attention was computed in pieces, without a fused kernel.
     pub manual_attention: bool,
     /// True if the type of products is f32.

@@ -193,6 +193,7 @@ impl<'a> ClipDecoding<'a> {
         for _ in 0..2 {
             let mut rehearsal = ClipDecoding::new(self.job, &mut sink, &self.delivered);
             rehearsal.decoders = std::mem::take(&mut self.decoders);
+            rehearsal.base = self.base;
             let begun = Instant::now();
             let sample = rehearsal.delivered.iter().position(|delivered| *delivered < self.job.request.frames);
             let ended = match sample {

@@ -65,6 +65,7 @@ pub fn facts(on_gpu: bool) -> Facts {
             bytes_per_second: 1e11,
         },
         estimated_parts: Vec::new(),
+        peaks_are_rough: false,
         compared_ms: [80.0, 100.0],
         compared: "a chunk".into(),
         estimated_ms: None,
