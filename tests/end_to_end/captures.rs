@@ -16,6 +16,7 @@ use serde_json::Value;
 use tilewright_capture::Captured;
 
 use crate::{
+    profile::unread_prompt,
     program::{Place, Run, bundled, fixture, root, smaller},
     video,
 };
@@ -45,7 +46,8 @@ fn is_same(place: &Place, stages: &[&str]) {
 #[test]
 fn the_stages_of_a_prompt_replay_to_the_same_bits() {
     let place = Place::new();
-    let prompt = ["generate", "a red circle on a blue square", "--device", "cpu", "--steps", "2", "-o", "out.png"];
+    let prompt = unread_prompt();
+    let prompt = ["generate", &prompt, "--device", "cpu", "--steps", "2", "-o", "out.png"];
     place.run(&[&prompt[..], &["--capture", "captured", "--capture-prompts"]].concat()).succeeded();
     is_same(&place, &["text", "text", "denoise", "decode"]);
 }

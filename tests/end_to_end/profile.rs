@@ -1,7 +1,11 @@
 //! Profiles: where the time goes, by category, operator, layer and part, as a table, as JSON, as a
 //! trace and as a page.
 
-use std::{collections::BTreeSet, fs};
+use std::{
+    collections::BTreeSet,
+    fs,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use serde_json::Value;
 
@@ -39,6 +43,12 @@ fn adds_up(profile: &Value) {
 fn parts<'a>(profile: &'a Value, kind: &str) -> Vec<&'a str> {
     let parts = profile["parts"].as_array().unwrap();
     parts.iter().filter(|part| part["part"] == kind).map(|part| part["name"].as_str().unwrap()).collect()
+}
+
+/// A prompt that no run has read before.
+pub fn unread_prompt() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
+    format!("a red circle on a blue square, number {now} {}", std::process::id())
 }
 
 fn decode(place: &Place, inputs: &[String], options: &[&str]) -> Run {
@@ -150,21 +160,10 @@ fn a_clip_has_a_range_for_each_chunk_and_texts_one_each() {
     assert_eq!(chunks.len(), 5, "{chunks:?}");
     let page = fs::read_to_string(place.path("page.html")).unwrap();
     assert!(page.contains("<svg") && !page.contains("src=\"http") && !page.contains("href=\"http"), "{page}");
-    let printed = place
-        .run(&[
-            "generate",
-            "a red circle on a blue square",
-            "--device",
-            "cpu",
-            "--steps",
-            "1",
-            "-o",
-            "out.png",
-            "--profile",
-            "trace.json",
-            "--json",
-        ])
-        .json();
+    // Conditionings of a prompt that was read before are kept.
+    let prompt = unread_prompt();
+    let arguments = ["generate", &prompt, "--device", "cpu", "--steps", "1", "-o", "out.png"];
+    let printed = place.run(&[&arguments[..], &["--profile", "trace.json", "--json"]].concat()).json();
     let stages: Vec<&str> =
         printed["profile"].as_array().unwrap().iter().map(|of| of["facts"]["stage"].as_str().unwrap()).collect();
     assert_eq!(stages, ["text", "text", "denoise", "decode"]);
@@ -267,7 +266,11 @@ fn what_can_t_be_profiled_is_refused() {
     refused(&["-o", "out.png", "--profile", "nowhere/trace.json"], "nowhere");
     assert_eq!(place.files(), ["middle.safetensors"]);
     // A failure leaves no trace.
-    let vae = fixture("wan21-original/Wan2.1_VAE.safetensors");
-    place.run(&["decode", &inputs[0], "--vae", &vae, "-o", "out.png", "--profile", "trace.json"]).failed(2, "");
+    decode(
+        &place,
+        &[inputs[0].clone(), "--vae".into(), "missing".into()],
+        &["-o", "out.png", "--profile", "trace.json"],
+    )
+    .failed(2, "missing");
     assert!(!place.path("trace.json").exists());
 }
