@@ -32,7 +32,7 @@ use crate::{
     args::Generate,
     embed::check_prompts,
     failure::{Failure, Outcome},
-    files, model, printer,
+    files, history, model, printer,
     report::{Shown, fail, keep},
     sample::{
         self,
@@ -176,7 +176,7 @@ fn make(arguments: &Generate, like: Option<&Recipe>) -> Outcome {
         Err(unfinished) => return Err(fail(&arguments.report.record, quiet, trials, &mut planner, unfinished)),
     };
     if sampled.record.resumed_frames == 0 {
-        trials.keep(&sampled.record);
+        history::keep(trials, &sampled.record);
     }
     keep(&arguments.report.record, &sampled.record, planner.take())?;
     let loras = arguments.lora.iter().map(|lora| LoraIdentity::of(lora).map(|identity| (lora, identity)));

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use tilewright_history::{Entry, Error, Exported, Filter, History, json_line, user_path};
+use tilewright_history::{Entry, Error, Exported, Filter, History, Kept, ProfileSummary, user_path};
 use tilewright_pipeline::{HistoryFault, Session, Trials};
 use tilewright_plan::{Record, bytes, of_any, terminal::shorten, words::with_noun};
 use tilewright_torch::device::Choice;
@@ -15,7 +15,7 @@ use tilewright_torch::device::Choice;
 use crate::{
     args::{self, HistoryCommand, HistoryFilters, HistoryList},
     failure::{Failure, Outcome},
-    files, printer, table,
+    files, printer, profile, table,
     tell::tell,
     work::Reported,
 };
@@ -25,6 +25,9 @@ const VARIABLE: &str = "TILEWRIGHT_HISTORY";
 
 /// Characters of a text that are shown in a table.
 const SHOWN: usize = 40;
+
+/// Categories of a profile that are shown in a table.
+const SHARES: usize = 3;
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
@@ -50,6 +53,11 @@ pub fn session(choice: Choice, no_history: bool, dry_run: bool) -> Outcome<Sessi
             }
         }
     })?)
+}
+
+/// Keeps the record of a run, with the summary of its profile if it was profiled.
+pub fn keep<W: Kept>(trials: &mut Trials, record: &Record<W>) {
+    trials.keep(record, profile::summary_of(record).as_ref());
 }
 
 fn report_fault(fault: HistoryFault) {
@@ -109,7 +117,7 @@ fn list(path: &Path, arguments: &HistoryList) -> Outcome {
     let mut stdout = BufWriter::new(printer::stdout());
     if arguments.json {
         for entry in &listing.entries {
-            writeln!(stdout, "{}", json_line(&entry.record)?)?;
+            writeln!(stdout, "{}", entry.json_line()?)?;
         }
     } else if listing.entries.is_empty() {
         let nothing = match filter == Filter::default() {
@@ -118,7 +126,7 @@ fn list(path: &Path, arguments: &HistoryList) -> Outcome {
         };
         writeln!(stdout, "{nothing} {}", path.display())?;
     } else {
-        let heading = [
+        let mut heading = vec![
             "when (UTC)",
             "model",
             "size",
@@ -132,8 +140,15 @@ fn list(path: &Path, arguments: &HistoryList) -> Outcome {
             "policy",
             "device",
         ];
+        let has_profiles = listing.entries.iter().any(|entry| entry.profile.is_some());
+        heading.extend(has_profiles.then_some("profile"));
         let numbers = ["time", "expected", "ratio", "memory"];
-        writeln!(stdout, "{}", table::listing(&heading, &numbers, listing.entries.iter().map(row)))?;
+        let rows = listing.entries.iter().map(|entry| {
+            let mut row = row(entry);
+            row.extend(has_profiles.then(|| entry.profile.as_ref().map_or_else(String::new, shares)));
+            row
+        });
+        writeln!(stdout, "{}", table::listing(&heading, &numbers, rows))?;
     }
     Ok(stdout.flush()?)
 }
@@ -159,6 +174,16 @@ fn cells<W: Reported>(record: &Record<W>) -> Vec<String> {
     add(|(_, held)| held as f64, |(_, held)| bytes::display(held));
     row.extend([text(&record.policy.name), text(&record.device.name)]);
     row
+}
+
+/// The categories that took the most of a profiled run, and the profiler's overhead.
+fn shares(profile: &ProfileSummary) -> String {
+    let percent = |share: f64| format!("{:.0} %", 100.0 * share);
+    let longest = profile.categories.iter().take(SHARES);
+    let mut shares: Vec<String> =
+        longest.map(|row| format!("{} {}", row.category.name(), percent(row.share))).collect();
+    shares.push(format!("overhead {:+.1} %", 100.0 * profile.overhead));
+    shares.join(", ")
 }
 
 /// `2026-11-21 08:30:00`, of a record's time.

@@ -14,7 +14,9 @@ use std::{
 use clap::Args;
 use tilewright_bench::StageProfile;
 use tilewright_engine::Profiled;
+use tilewright_history::ProfileSummary;
 use tilewright_outputs::Roles;
+use tilewright_plan::{Record, Work};
 use tilewright_profile::{Difference, Profile, Recording, text, write_page, write_trace};
 
 use crate::{
@@ -32,12 +34,14 @@ const PAGES: [&str; 2] = ["html", "htm"];
 /// Set once, from the command line: all stages of the command are profiled.
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
 
-/// The stages so far, and the number of those that were reported with a record.
-static STAGES: Mutex<Stages> = Mutex::new(Stages { found: Vec::new(), reported: 0 });
+/// The stages so far, and the numbers of those that were reported with a record, and that the
+/// history has.
+static STAGES: Mutex<Stages> = Mutex::new(Stages { found: Vec::new(), reported: 0, kept: 0 });
 
 struct Stages {
     found: Vec<(Profile, Recording)>,
     reported: usize,
+    kept: usize,
 }
 
 /// The file of a profile.
@@ -136,6 +140,17 @@ pub fn unreported() -> Vec<Profile> {
     let new = stages.found.iter().skip(stages.reported).map(|(profile, _)| profile.clone()).collect();
     stages.reported = stages.found.len();
     new
+}
+
+/// The summary for the history of the next profile that is of a record's run; none if it was not
+/// profiled.
+pub fn summary_of<W: Work>(record: &Record<W>) -> Option<ProfileSummary> {
+    let (stage, plan) = (record.stage().to_string(), record.plan.to_string());
+    let mut stages = stages();
+    let is_of = |(profile, _): &(Profile, Recording)| profile.facts.stage == stage && profile.facts.plan == plan;
+    let next = stages.kept + stages.found.iter().skip(stages.kept).position(is_of)?;
+    stages.kept = next + 1;
+    stages.found.get(next).map(|(profile, _)| profile.summary())
 }
 
 /// Writes profiles into a file, by its name.

@@ -39,7 +39,7 @@ pub fn keep_unfinished<W: Kept>(
     exchange: Option<Exchange<W>>,
 ) -> Outcome {
     if !matches!(error, Error::Interrupted | Error::Source(_)) {
-        trials.keep(record);
+        trials.keep(record, None);
     }
     keep(recording, record, exchange)
 }

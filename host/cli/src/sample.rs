@@ -15,7 +15,7 @@ use self::work::{Resumption, SampleWork};
 use crate::{
     args::{Sample, Seed},
     failure::{Failure, Outcome},
-    files, policy, printer,
+    files, history, policy, printer,
     report::{OVER, Shown, considered, decision_rows, fail, keep, present},
     table,
     tell::note,
@@ -68,7 +68,7 @@ pub fn run(arguments: &Sample) -> Outcome {
     resumption.remove()?;
     if sampled.record.resumed_frames == 0 {
         // A resumed sample takes less time than its whole, so the history leaves it out.
-        trials.keep(&sampled.record);
+        history::keep(trials, &sampled.record);
     }
     keep(&arguments.report.record, &sampled.record, planner.take())?;
     let reported = report(shown, &sampled.record, &sampled.candidates, Some(path));

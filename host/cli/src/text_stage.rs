@@ -9,6 +9,7 @@ use tilewright_torch::device::Choice;
 use crate::{
     args::Recording,
     failure::{Failure, Outcome},
+    history,
     report::{OVER, considered, keep, keep_unfinished},
     table,
     tell::tell,
@@ -33,7 +34,7 @@ pub fn processor(machine: &Machine) -> Option<Machine> {
 pub fn keep_runs(recording: &Recording, trials: &mut Trials, runs: &mut [EncoderRun]) -> Outcome {
     for run in runs {
         if run.record.outcome.is_some() {
-            trials.keep(&run.record);
+            history::keep(trials, &run.record);
         }
         keep(recording, &run.record, run.exchange.take())?;
     }

@@ -1,6 +1,7 @@
 //! The history of trials: every decode, encode and sample that ended, kept in one SQLite file that
 //! all processes of the user share. Policies read earlier measurements from it
-//! ([`History::trials`]); people list, export and clear it.
+//! ([`History::trials`]); people list, export and clear it. Beside the record of a run that was
+//! profiled stands a summary of where its time went.
 //!
 //! ```
 //! use tilewright_history::{Filter, History};
@@ -31,4 +32,5 @@ pub use fingerprint::model_fingerprint;
 pub use kept::{Columns, Kept};
 pub use query::{Entry, Exported, Filter, Listing, NotATime, json_line, since};
 pub use store::{History, MOST_RECORD_BYTES, MOST_ROWS};
+pub use tilewright_profile::ProfileSummary;
 pub use trials::Query;

@@ -5,6 +5,7 @@ use std::{fmt::Write as _, io::Write, time::SystemTime};
 use rusqlite::TransactionBehavior;
 use serde::Serialize;
 use tilewright_plan::records::AnyRecord;
+use tilewright_profile::ProfileSummary;
 
 use crate::{Error, History, Result, store::milliseconds};
 
@@ -37,6 +38,28 @@ pub struct Entry {
     pub device: String,
     /// The record.
     pub record: AnyRecord,
+    /// The summary of its profile, if it was profiled.
+    pub profile: Option<ProfileSummary>,
+}
+
+/// An entry as a line of JSON has it: a record, and `profile` beside its fields if there is one.
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(flatten)]
+    record: &'a AnyRecord,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile: Option<&'a ProfileSummary>,
+}
+
+impl Entry {
+    /// The record as a line of [`json_line`], with the summary of its profile as `profile` if there
+    /// is one.
+    ///
+    /// # Errors
+    /// [`Error::Record`] if it can't be written as JSON.
+    pub fn json_line(&self) -> Result<String> {
+        json_line(&Line { record: &self.record, profile: self.profile.as_ref() })
+    }
 }
 
 /// The newest records.
@@ -71,9 +94,9 @@ impl History {
     /// SQLite can't read, or the file is damaged.
     pub fn newest(&self, filter: &Filter, most: u32) -> Result<Listing> {
         let mut listing = Listing::default();
-        self.each(filter, "DESC", |device, record| {
-            match record {
-                Some(record) => listing.entries.push(Entry { device, record }),
+        self.each(filter, "DESC", |entry| {
+            match entry {
+                Some(entry) => listing.entries.push(entry),
                 None => listing.unreadable += 1,
             }
             Ok(listing.entries.len() < most as usize)
@@ -81,16 +104,17 @@ impl History {
         Ok(listing)
     }
 
-    /// Writes every record as a JSON line, oldest first, as `decode --record` appends them.
+    /// Writes every record as a JSON line, oldest first, as `decode --record` appends them; one of
+    /// a profiled run with the summary as `profile`.
     ///
     /// # Errors
     /// SQLite can't read, the file is damaged, or [`Error::Write`].
     pub fn export(&self, filter: &Filter, to: &mut dyn Write) -> Result<Exported> {
         let mut exported = Exported::default();
-        self.each(filter, "ASC", |_, record| {
-            match record {
-                Some(record) => {
-                    writeln!(to, "{}", json_line(&record)?).map_err(Error::Write)?;
+        self.each(filter, "ASC", |entry| {
+            match entry {
+                Some(entry) => {
+                    writeln!(to, "{}", entry.json_line()?).map_err(Error::Write)?;
                     exported.records += 1;
                 }
                 None => exported.unreadable += 1,
@@ -134,19 +158,16 @@ impl History {
     }
 
     /// Visits records by time until `visit` breaks; unreadable records are skipped.
-    fn each(
-        &self,
-        filter: &Filter,
-        order: &str,
-        mut visit: impl FnMut(String, Option<AnyRecord>) -> Result<bool>,
-    ) -> Result<()> {
+    fn each(&self, filter: &Filter, order: &str, mut visit: impl FnMut(Option<Entry>) -> Result<bool>) -> Result<()> {
         let sqlite = |cause| Error::sqlite(&self.path, cause);
-        let query = format!("SELECT device, record {MATCHING} ORDER BY time {order}, id {order}");
+        let query = format!("SELECT device, record, profile {MATCHING} ORDER BY time {order}, id {order}");
         let mut statement = self.connection.prepare(&query).map_err(sqlite)?;
         let mut rows = statement.query(filter.values()).map_err(sqlite)?;
         while let Some(row) = rows.next().map_err(sqlite)? {
             let (device, text): (String, String) = (row.get(0).map_err(sqlite)?, row.get(1).map_err(sqlite)?);
-            if !visit(device, AnyRecord::from_json(&text))? {
+            let profile: Option<String> = row.get(2).map_err(sqlite)?;
+            let profile = profile.and_then(|text| serde_json::from_str(&text).ok());
+            if !visit(AnyRecord::from_json(&text).map(|record| Entry { device, record, profile }))? {
                 break;
             }
         }

@@ -19,7 +19,8 @@ pub(crate) const BUSY: Duration = Duration::from_secs(5);
 
 /// The migrations from each format to the next; a file's `user_version` counts those applied.
 /// Entries are only added, never edited.
-const MIGRATIONS: [&str; 1] = ["
+pub(crate) const MIGRATIONS: [&str; 2] = [
+    "
     CREATE TABLE trial (
         id INTEGER PRIMARY KEY,
         time INTEGER NOT NULL,
@@ -48,7 +49,10 @@ const MIGRATIONS: [&str; 1] = ["
     ) STRICT;
     CREATE INDEX trial_of_policies ON trial (stage, device, model, failed, time DESC, id DESC, size, plan);
     CREATE INDEX trial_by_time ON trial (time DESC, id DESC);
-"];
+",
+    // The summary of a profiled run, as JSON.
+    "ALTER TABLE trial ADD COLUMN profile TEXT",
+];
 
 /// The longest value that is read, in bytes: a record and its columns. tilewright writes no longer
 /// one.
@@ -91,8 +95,8 @@ fn open_and_migrate(path: &Path) -> Result<Connection> {
     // One transaction: another process may be making the tables just now.
     let moment = connection.transaction().map_err(sqlite)?;
     let found = format(&moment, path)?;
-    if found == FORMAT {
-        check_tables(&moment, path)?;
+    if found > 0 {
+        check_tables(&moment, found, path)?;
     }
     drop(moment);
     if found < FORMAT {
@@ -124,12 +128,12 @@ fn guard(connection: &mut Connection) -> rusqlite::Result<()> {
     )
 }
 
-/// Checks that the tables are exactly those that this program makes: a view in a table's place
-/// could run for ever.
-fn check_tables(connection: &Connection, path: &Path) -> Result<()> {
+/// Checks that the tables are exactly those that this program makes, or made at an earlier format:
+/// a view in a table's place could run for ever.
+fn check_tables(connection: &Connection, format: i64, path: &Path) -> Result<()> {
     let sqlite = |cause| Error::sqlite(path, cause);
     let own = Connection::open_in_memory().map_err(sqlite)?;
-    for step in MIGRATIONS {
+    for step in MIGRATIONS.iter().take(usize::try_from(format).unwrap_or_default()) {
         own.execute_batch(step).map_err(sqlite)?;
     }
     match objects(connection).map_err(sqlite)? == objects(&own).map_err(sqlite)? {

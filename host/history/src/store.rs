@@ -8,6 +8,7 @@ use std::{
 
 use rusqlite::{Connection, ErrorCode, TransactionBehavior, named_params};
 use tilewright_plan::Record;
+use tilewright_profile::ProfileSummary;
 
 use crate::{
     Error, Result, file,
@@ -34,9 +35,9 @@ const MOST_TRIES: u32 = 8;
 
 const INSERT: &str = "
     INSERT INTO trial (time, device, device_name, model, family, stage, height, width, frames, batch, size, policy, space,
-        tile_height, tile_width, overlap, precision, layout, plan, elapsed_ns, peak_bytes, failed, record)
+        tile_height, tile_width, overlap, precision, layout, plan, elapsed_ns, peak_bytes, failed, record, profile)
     VALUES (:time, :device, :device_name, :model, :family, :stage, :height, :width, :frames, :batch, :size, :policy, :space,
-        :tile_height, :tile_width, :overlap, :precision, :layout, :plan, :elapsed_ns, :peak_bytes, :failed, :record)";
+        :tile_height, :tile_width, :overlap, :precision, :layout, :plan, :elapsed_ns, :peak_bytes, :failed, :record, :profile)";
 
 const PRUNE: &str = "
     DELETE FROM trial WHERE (time, id) <= (SELECT time, id FROM trial ORDER BY time DESC, id DESC LIMIT 1 OFFSET ?1)";
@@ -104,15 +105,35 @@ impl History {
     /// # Errors
     /// [`Error::TooLarge`], or SQLite can't write.
     pub fn append<W: Kept>(&mut self, device: &str, record: &Record<W>) -> Result<()> {
+        self.append_profiled(device, record, None)
+    }
+
+    /// The same of work that was profiled: the summary of its profile stands beside the record,
+    /// which is as it would be without.
+    ///
+    /// # Errors
+    /// As [`History::append`].
+    pub fn append_profiled<W: Kept>(
+        &mut self,
+        device: &str,
+        record: &Record<W>,
+        profile: Option<&ProfileSummary>,
+    ) -> Result<()> {
         let text = serde_json::to_string(record).map_err(Error::Record)?;
-        let bytes = text.len() + device.len();
+        let profile = profile.map(serde_json::to_string).transpose().map_err(Error::Record)?;
+        let bytes = text.len() + device.len() + profile.as_ref().map_or(0, String::len);
         if bytes > MOST_RECORD_BYTES {
             return Err(Error::TooLarge { bytes, most: MOST_RECORD_BYTES });
         }
-        self.retry_on_damage(|history| history.insert(device, record, &text))
+        self.retry_on_damage(|history| history.insert(device, record, (&text, profile.as_deref())))
     }
 
-    fn insert<W: Kept>(&mut self, device: &str, record: &Record<W>, text: &str) -> Result<()> {
+    fn insert<W: Kept>(
+        &mut self,
+        device: &str,
+        record: &Record<W>,
+        (text, profile): (&str, Option<&str>),
+    ) -> Result<()> {
         let sqlite = |cause| Error::sqlite(&self.path, cause);
         let Record { request, plan, outcome, .. } = record;
         let Columns { space, tile, precision, layout } = W::columns(plan);
@@ -145,6 +166,7 @@ impl History {
             ":peak_bytes": outcome.as_ref().map(|outcome| i64::try_from(W::all_measured(outcome)).unwrap_or(i64::MAX)),
             ":failed": outcome.is_none(),
             ":record": text,
+            ":profile": profile,
         };
         transaction.execute(INSERT, values).map_err(sqlite)?;
         if transaction.last_insert_rowid() % PRUNE_EVERY == 0 {

@@ -23,6 +23,7 @@ use super::*;
 
 mod clock;
 mod damage;
+mod profiles;
 
 const DEVICE: &str = "a processor, 2 cores, libtorch 2.11";
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use tilewright_engine::{Job, Machine, Runnable};
-use tilewright_history::{Error, History, Kept, Query};
+use tilewright_history::{Error, History, Kept, ProfileSummary, Query};
 use tilewright_plan::{Record, Stage};
 
 /// The most trials that a policy receives for one decision: as many as the sandbox passes at once.
@@ -66,10 +66,10 @@ impl Trials {
         })
     }
 
-    /// Adds a record.
-    pub fn keep<W: Kept>(&mut self, record: &Record<W>) {
+    /// Adds a record, with the summary of its profile if the work was profiled.
+    pub fn keep<W: Kept>(&mut self, record: &Record<W>, profile: Option<&ProfileSummary>) {
         let Some(history) = &mut self.history else { return };
-        let added = history.append(&self.device, record);
+        let added = history.append_profiled(&self.device, record, profile);
         self.report_quarantined();
         let had_failed = self.has_failed;
         self.has_failed = added.is_err();

@@ -116,7 +116,8 @@ impl Part {
 }
 
 /// The meaning of an event.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// A part of the run; the events within it belong to it.
     Part(Part),
@@ -135,7 +136,8 @@ pub enum Kind {
 
 /// The thread or the stream that an event is on. Events of one track lie within each other or
 /// apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Track {
     /// A thread of the host.
     Thread(u64),
@@ -149,7 +151,7 @@ pub enum Track {
 }
 
 /// Something that took time.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     /// The name: of a part (`tile 3`), an operation, an operator or a kernel.
     pub name: String,
@@ -168,7 +170,7 @@ pub struct Event {
 }
 
 /// The events of one stage, on every thread and stream that took part.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Recording {
     /// The events in no particular order. One of them is the stage: all of its time is accounted
     /// for.

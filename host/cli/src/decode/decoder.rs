@@ -10,6 +10,7 @@ use crate::{
     args,
     batch::{Batch, Work},
     failure::{Failure, Outcome},
+    history,
     inputs::Input,
     model, overlay,
     progress::Progress,
@@ -110,7 +111,7 @@ impl Work for Decoder<'_> {
         })?;
         // A resumed decode takes less time than its whole clip, so the history leaves it out.
         if finished.record.resumed_frames == 0 {
-            trials.keep(&finished.record);
+            history::keep(trials, &finished.record);
         }
         let files = delivery.finish(&finished.record, &mut note);
         let mut files = files.map_err(|error| describe_left_over(&mut delivery, error.into()))?;

@@ -12,6 +12,7 @@ use crate::{
     args,
     batch::{Batch, Work},
     failure::{Failure, Outcome},
+    history,
     inputs::Input,
     model,
     progress::Progress,
@@ -85,7 +86,7 @@ impl Work for Encoder<'_> {
         if encoded.output.frames < frames.frames() {
             tell!("note: the clip ended early: {} of {} frames were encoded", encoded.output.frames, frames.frames());
         } else {
-            trials.keep(&encoded.record);
+            history::keep(trials, &encoded.record);
         }
         let latents = match scaling {
             Some(scaling) => scaling.apply(&encoded.output.latents)?,

@@ -20,6 +20,7 @@ use super::{
 use crate::{
     args::Generate,
     failure::{Failure, Outcome},
+    history,
     progress::Progress,
     report::{Shown, fail, keep},
     tell::note,
@@ -129,7 +130,7 @@ impl Studio<'_> {
         let recording = &self.arguments.report.record;
         let Finished { output, record, candidates, .. } =
             encoded.map_err(|unfinished| fail(recording, Shown::default(), trials, planner, unfinished))?;
-        trials.keep(&record);
+        history::keep(trials, &record);
         keep(recording, &record, planner.take())?;
         Ok((output.latents, (record, candidates)))
     }

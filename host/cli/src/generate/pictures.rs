@@ -12,7 +12,7 @@ use super::studio::{Decided, Studio};
 use crate::{
     args::Generate,
     failure::{Failure, Outcome},
-    model,
+    history, model,
     progress::Progress,
     report::{Shown, fail, keep},
     tell::note,
@@ -59,7 +59,7 @@ impl Studio<'_> {
             delivery.leave()?;
         }
         let (decided, files) = decoded?;
-        trials.keep(&decided.0);
+        history::keep(trials, &decided.0);
         keep(recording, &decided.0, planner.take())?;
         Ok((decided, files))
     }

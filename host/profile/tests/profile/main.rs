@@ -7,4 +7,5 @@ mod host;
 mod made;
 mod page;
 mod size;
+mod summary;
 mod trace;
