@@ -90,6 +90,34 @@ fn every_decode_is_kept_listed_filtered_exported_and_cleared() {
 }
 
 #[test]
+fn a_profiled_run_is_kept_with_a_summary_of_where_its_time_went() {
+    let place = Place::new();
+    decoded(&place, &[]);
+    let table = place.run(&["history"]).succeeded().stdout();
+    assert!(!table.contains("profile") && !table.contains("overhead"), "{table}");
+    let profiled = decoded(&place, &["--profile", "trace.json"]);
+    let kept = lines(&place.run(&["history", "--json"]).succeeded().stdout());
+    assert_eq!((kept.len(), kept[1].get("profile")), (2, None));
+    let (summary, profile) = (&kept[0]["profile"], &profiled["profile"][0]);
+    for figure in ["stage_ms", "unprofiled_ms", "overhead"] {
+        assert_eq!(summary[figure], profile[figure], "{figure}");
+    }
+    let rows = |of: &Value| of["categories"].as_array().unwrap().clone();
+    let share = |row: &Value| (row["category"].clone(), row["total_ms"].clone(), row["share"].clone());
+    let [shares, expected] = [summary, profile].map(|of| rows(of).iter().map(share).collect::<Vec<_>>());
+    assert_eq!(shares, expected);
+    assert_eq!(kept, lines(&place.run(&["history", "export", "-"]).stdout()).into_iter().rev().collect::<Vec<_>>());
+    let table = place.run(&["history"]).succeeded().stdout();
+    let row = table.lines().nth(1).unwrap();
+    assert!(table.lines().next().unwrap().ends_with("profile") && row.contains("overhead"), "{table}");
+    assert!(row.contains(expected[0].0.as_str().unwrap()), "{table}");
+    // Policies are told of both, and the file is read back as records.
+    place.run(&["history", "export", "out.jsonl"]).succeeded();
+    let read = place.run(&["policy", "replay", "out.jsonl", "--policy", "adaptive"]);
+    assert!(!read.stderr().contains("damaged"), "{}", read.stderr());
+}
+
+#[test]
 fn wrong_arguments_end_with_two() {
     let place = Place::new();
     decoded(&place, &[]);

@@ -28,6 +28,8 @@ mod loras;
 mod pages;
 #[path = "service/policies.rs"]
 mod policies;
+#[path = "service/profiles.rs"]
+mod profiles;
 #[path = "service/prompts.rs"]
 mod prompts;
 #[path = "service/registries.rs"]

@@ -38,6 +38,7 @@ fn main() -> std::io::Result<()> {
         ("long", dashboard::overview(&long.overview())),
         ("job", dashboard::job(&plain.job_page())),
         ("sample", dashboard::job(&plain.sample_page())),
+        ("job-profiled", dashboard::job(&plain.profiled_page())),
         ("job-running", dashboard::job(&running)),
         ("job-waiting", dashboard::job(&waiting)),
         ("job-clip", dashboard::job(&clip)),

@@ -61,6 +61,11 @@ pub(crate) fn thumbnail(id: &str) -> String {
     format!("/jobs/{}/thumbnail", segment(id))
 }
 
+/// A job's profile in a format: `json` is the trace, `html` the page.
+pub(crate) fn profile(id: &str, format: &str) -> String {
+    format!("/v1/jobs/{}/profile?format={format}", segment(id))
+}
+
 pub(crate) fn result(id: &str, sample: u32) -> String {
     format!("/v1/jobs/{}/result?sample={sample}", segment(id))
 }

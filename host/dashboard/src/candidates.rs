@@ -73,7 +73,7 @@ pub(crate) fn candidates<W: Shown>(trace: &DecisionTrace<W>) -> Markup {
 }
 
 /// A bar for a share of the largest value, with a mark at the limit.
-fn bar(share: f64, limit: Option<f64>) -> Markup {
+pub(crate) fn bar(share: f64, limit: Option<f64>) -> Markup {
     let wide =
         |share: f64| if share.is_finite() { format!("{:.1}", share.clamp(0.0, 1.0) * 100.0) } else { "0".into() };
     html! {

@@ -12,6 +12,8 @@ use tilewright_service_api::{
 
 use super::views::*;
 
+#[path = "fixture/profiles.rs"]
+mod profiles;
 #[path = "fixture/prompts.rs"]
 mod prompts;
 #[path = "fixture/traces.rs"]
@@ -153,6 +155,7 @@ impl Fixture {
                 }
                 _ => vec![],
             },
+            profile: None,
         };
         JobView {
             decided_by: (state == JobState::Running).then(|| (self.text("fast"), 7)),

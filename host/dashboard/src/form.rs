@@ -30,6 +30,23 @@ pub(crate) fn choice(id: &str, name: &str, label: &str, options: Markup) -> Mark
     }
 }
 
+/// A box to tick; one that is not ticked sends nothing.
+pub(crate) fn tick(id: &str, name: &str, label: Markup, is_ticked: bool) -> Markup {
+    html! {
+        p.field.tick {
+            input id=(id) type="checkbox" name=(name) value="true" checked[is_ticked];
+            label for=(id) { (label) }
+        }
+    }
+}
+
+/// The box that has a job profiled.
+pub(crate) fn profile(id: &str, is_ticked: bool) -> Markup {
+    let label =
+        html! { "Profile " span.quiet { "where the time goes; the work is rehearsed first, and takes longer" } };
+    tick(id, "profile", label, is_ticked)
+}
+
 /// The options of a field, each a value and its words.
 pub(crate) fn options<T: AsRef<str>>(all: impl IntoIterator<Item = (T, T)>, chosen: Option<&str>) -> Markup {
     html! {

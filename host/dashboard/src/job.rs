@@ -8,6 +8,7 @@ use crate::frame::{page, panel, parts};
 use crate::gallery::{next, results};
 use crate::grid::grid;
 use crate::lists::{cancel, decider, progress};
+use crate::profile::profile;
 use crate::routes::policy;
 use crate::settings::settings;
 use crate::units::{between, coarse, extent, moment, parse, size, span, when};
@@ -40,6 +41,7 @@ fn part(view: &JobPage) -> Markup {
             (panel("result", "result", title, result(&view.frame, &view.job)))
             (panel("about", "about", "Job", about(view)))
             @if let Some(of) = &job.request { (settings(of)) }
+            (profile(view))
             @for (stage, trace) in view.traces.iter().enumerate() { (any_trace(job, stage, trace)) }
             @match job.state {
                 JobState::Queued if view.traces.is_empty() => (untold("Not decided yet: a policy is asked when the job’s turn comes.")),

@@ -32,6 +32,7 @@ mod overview;
 mod phrases;
 mod policies;
 mod policy;
+mod profile;
 mod prompt;
 mod prompt_form;
 mod routes;

@@ -149,6 +149,7 @@ fn fields(view: &PromptPage) -> Markup {
             }
         }
         (choice("prompt-format", "format", "Result", options(FORMATS, format)))
+        (form::profile("prompt-profile", filled.is_some_and(|request| request.profile)))
         @if let Some(rest) = view.filled.as_ref().and_then(|filled| filled.rest.as_ref()) {
             p.quiet {
                 "It keeps what has no field here: "

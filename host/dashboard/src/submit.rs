@@ -40,6 +40,7 @@ pub(crate) fn submit(view: &OverviewPage) -> Markup {
             label for="submit-tag" { "Tag " span.quiet { "optional" } }
             input #submit-tag type="text" name="tag" autocomplete="off" spellcheck="false" maxlength="64";
         }
+        (form::profile("submit-profile", false))
         p.field { button.primary type="submit" { "Decode" } }
     };
     let no_model = html! {

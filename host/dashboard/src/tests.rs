@@ -1,5 +1,6 @@
 //! Properties of every page, whatever its data.
 
+mod profiles;
 mod prompts;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -105,6 +106,7 @@ fn pages(fixture: &Fixture) -> Vec<(&'static str, String)> {
         ("bare", overview(&bare)),
         ("job", job(&fixture.job_page())),
         ("sample", job(&fixture.sample_page())),
+        ("profiled", job(&fixture.profiled_page())),
         ("running", job(&running)),
         ("waiting", job(&waiting)),
         ("failed", job(&failed)),

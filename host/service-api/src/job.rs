@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use tilewright_plan::{Loss, Objective, Stage};
+use tilewright_profile::Profile;
 use utoipa::ToSchema;
 
 use crate::{JobSettings, SampleFields};
@@ -50,6 +51,10 @@ pub struct JobRequest {
     /// decodes: of samples the weights always count.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub count_weights: bool,
+    /// The work is profiled: the job's `profile` says where its time went. It is rehearsed first, so
+    /// that the job takes longer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub profile: bool,
     /// The latent carries the model's scaling, as diffusers saves it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub scaled: bool,
@@ -341,4 +346,10 @@ pub struct Job {
     pub error: Option<String>,
     /// The files written; empty again when they are no longer kept.
     pub results: Vec<JobResult>,
+    /// The profiles of the stages that have ended, in order, if the job was to be profiled: facts,
+    /// times, categories, operators, kernels, layers, parts and advice. Of the lists of names, the
+    /// 50 rows with the most time. Lists of jobs and events leave it out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub profile: Option<Vec<Profile>>,
 }

@@ -349,6 +349,7 @@ impl ServerState {
             attempt: None,
             error: None,
             results: Vec::new(),
+            profile: None,
         };
         let pinned = StoredAssignment::from(&assignment);
         let tag = request.tag.clone().unwrap_or_default();

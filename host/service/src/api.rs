@@ -13,6 +13,7 @@ mod health;
 mod jobs;
 mod parse_faults;
 mod policies;
+mod profiles;
 mod results;
 mod routes;
 mod spool;
@@ -77,6 +78,7 @@ fn build_router() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(follow::events))
         .routes(routes!(results::result))
         .routes(routes!(results::preview))
+        .routes(routes!(profiles::get))
         .routes(routes!(decisions::of_job))
         .routes(routes!(decisions::list))
         .routes(routes!(routes::models))
@@ -136,7 +138,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(operations, 27);
+        assert_eq!(operations, 28);
         let text = description.to_string();
         let ids: std::collections::BTreeSet<&str> =
             text.split("\"operationId\":\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();

@@ -7,6 +7,7 @@ pub mod idempotency;
 pub mod inputs;
 mod latents;
 pub mod live;
+mod profiles;
 pub mod queue;
 pub mod store;
 mod stored_job;
@@ -123,6 +124,14 @@ impl Jobs {
             _ => {}
         }
         stored.job
+    }
+
+    /// The same with the profiles of its stages, if it was to be profiled.
+    pub fn view_whole(&self, stored: StoredJob) -> Job {
+        let is_profiled = stored.request.profile;
+        let mut job = self.view(stored);
+        job.profile = is_profiled.then(|| self.files.profiles(&job.id));
+        job
     }
 
     /// Ends a job: written, sent to followers and counted once, however many callers end it.

@@ -2,7 +2,7 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{Arc, Mutex, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -199,6 +199,7 @@ fn build_state(
         models,
         disk,
         metrics,
+        profiler: Mutex::default(),
         started: Instant::now(),
         draining: AtomicBool::new(false),
         lost: LostDevice::default(),

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -38,6 +38,9 @@ pub struct ServerState {
     pub disk: Disk,
     /// Metrics for Prometheus.
     pub metrics: Arc<Metrics>,
+    /// Held while a stage is profiled: the profiler records one at a time, and work beside it would
+    /// be in its way.
+    pub profiler: Mutex<()>,
     /// The time of the start.
     pub started: Instant,
     /// True when the server is about to end: no new jobs are accepted. Set once, never cleared.

@@ -6,6 +6,7 @@ mod executed;
 mod generate;
 mod held;
 mod observer;
+mod profiling;
 mod results;
 mod sample;
 mod stages;
@@ -19,7 +20,8 @@ use std::{
 
 use tilewright_engine::Machine;
 use tilewright_pipeline::{HistoryFault, Trials};
-use tilewright_plan::{Denoise, Vae, VariantOf};
+use tilewright_plan::{Denoise, Exchange, Record, Vae, VariantOf};
+use tilewright_profile::ProfileSummary;
 use tilewright_rollout::{Assignment, Decider};
 use tilewright_service_api::{JobStage, JobState};
 
@@ -32,6 +34,7 @@ use crate::{
     clock,
     device::DeviceState,
     error::one_line,
+    job_traces::JobTrace,
     jobs::{StoredJob, deadline, live::JobUpdate},
     state::ServerState,
 };
@@ -212,6 +215,9 @@ fn run_job(
     let Some(JobEnded { state, error, record }) = work(turn, history, &mut stored, &assignment) else {
         return Ok(());
     };
+    if stored.request.profile {
+        turn.finish_profile(&id);
+    }
     span.record("state", state.name());
     let error = error.map(|line| model.without_folders(&line));
     finish(&mut stored, state, error, record.as_deref())
@@ -232,6 +238,23 @@ impl JobEnded {
     }
 }
 
+/// What is left of work that has ended, well or not.
+struct Ended<W: Executed> {
+    record: Option<Box<Record<W::Work>>>,
+    output: Option<W::Output>,
+    trace: JobTrace<W::Work>,
+    /// True if several revisions decided.
+    is_mixed: bool,
+    exchange: Option<Exchange<W::Work>>,
+    profile: Option<ProfileSummary>,
+}
+
+impl<W: Executed> Default for Ended<W> {
+    fn default() -> Self {
+        Self { record: None, output: None, trace: JobTrace::default(), is_mixed: false, exchange: None, profile: None }
+    }
+}
+
 /// Carries a job out, or a stage of one; none if it begins again after the next start.
 fn carry_out<W: Executed>(
     turn: Turn<'_>,
@@ -244,14 +267,17 @@ fn carry_out<W: Executed>(
         Err(error) => return Some(JobEnded::failed(error)),
     };
     let stop = StopSignal::new(turn.handle.clone(), stored);
-    let ((record, output, mut trace, is_mixed, exchange), end) = turn.insist(stored, &stop, W::NO_ROOM, |stored| {
-        let mut decider = Decider::<W::Work>::new(turn.server.rollout.clone(), assignment.clone());
-        let execution = Execution { turn, stored, assignment, stop: &stop };
-        let mut observer = JobObserver::new(execution, &decider);
-        let outcome = W::execute(execution, history, &input, &mut decider, &mut observer);
-        let JobOutcome { record, output, end } = outcome.unwrap_or_else(|outcome| outcome);
-        ((record, output, observer.trace, decider.is_mixed(), decider.exchange()), end)
-    })?;
+    let (Ended { record, output, mut trace, is_mixed, exchange, profile }, end) =
+        turn.insist(stored, &stop, W::NO_ROOM, |stored| {
+            let mut decider = Decider::<W::Work>::new(turn.server.rollout.clone(), assignment.clone());
+            let execution = Execution { turn, stored, assignment, stop: &stop };
+            let mut observer = JobObserver::new(execution, &decider);
+            let outcome = W::execute(execution, history, &input, &mut decider, &mut observer);
+            let JobOutcome { record, output, end } = outcome.unwrap_or_else(|outcome| outcome);
+            let profile = observer.profiles.and_then(|profiles| profiles.into_summaries().pop()).flatten();
+            let (is_mixed, exchange) = (decider.is_mixed(), decider.exchange());
+            (Ended::<W> { record, output, trace: observer.trace, is_mixed, exchange, profile }, end)
+        })?;
     let (state, error, results) = match end {
         Ok(results) => (JobState::Done, None, results),
         Err(end) => {
@@ -264,7 +290,7 @@ fn carry_out<W: Executed>(
     if state == JobState::Done
         && let Some(record) = &record
     {
-        execution.count(history, record, is_mixed);
+        execution.count(history, record, is_mixed, profile.as_ref());
     }
     // The rollout learns the outcome before the job ends: a caller who sees the end then sees both.
     let mut psnr = None;
@@ -289,14 +315,20 @@ fn carry_out<W: Executed>(
 
 impl Turn<'_> {
     /// Carries work out again each time that there was no room for what it makes; none if the job
-    /// begins again after the next start.
-    fn insist<T, R>(
+    /// begins again after the next start. Work that is to be profiled waits for its turn.
+    fn insist<T: Default, R>(
         self,
         stored: &mut StoredJob,
         stop: &StopSignal,
         no_room: &str,
         mut work: impl FnMut(&StoredJob) -> (T, Result<R, JobEnd>),
     ) -> Option<(T, Result<R, JobEnd>)> {
+        let _profiler = match self.profiler(stored, stop) {
+            Ok(Some(held)) => held,
+            // The job begins anew after the next start.
+            Ok(None) => return None,
+            Err(end) => return Some((T::default(), Err(end))),
+        };
         loop {
             let (made, end) = work(stored);
             match end {

@@ -133,6 +133,8 @@ pub struct JobPage {
     pub job: JobView,
     /// The traces of its decisions, stage by stage; none before there is one.
     pub traces: Vec<AnyTrace>,
+    /// True if there is a trace of its profile to fetch, and a page.
+    pub has_trace: bool,
 }
 
 /// The trace of a decision about any kind of work.

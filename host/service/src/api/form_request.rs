@@ -13,6 +13,8 @@ enum Reading {
     Text,
     Number,
     Seeds,
+    /// A box that is ticked; one that is not sends nothing.
+    Flag,
 }
 
 /// Fields by what their texts become.
@@ -22,6 +24,7 @@ type Fields = [(Reading, &'static [&'static str])];
 const OF_JOB: &Fields = &[
     (Reading::Text, &["model", "format", "tag", "objective", "prompt", "negative_prompt"]),
     (Reading::Number, &["text_tokens"]),
+    (Reading::Flag, &["profile"]),
 ];
 
 /// Fields of its sample.
@@ -142,6 +145,8 @@ impl Reading {
         match self {
             Self::Text => Ok(text.into()),
             Self::Number => number(text),
+            Self::Flag if ["true", "on"].contains(&text.trim()) => Ok(true.into()),
+            Self::Flag => Err(Problem::invalid(format!("{field}: expected true"))),
             Self::Seeds if ["random", "-1"].contains(&text.trim()) => Ok("random".into()),
             Self::Seeds if text.contains(',') => text.split(',').map(number).collect(),
             Self::Seeds => number(text),
@@ -191,7 +196,7 @@ mod tests {
         let asked = json!({
             "model": "wan", "prompt": "a cat", "negative_prompt": "a dog", "text_tokens": 300, "objective": "leanest",
             "allow": ["blended"], "fps": "12", "deadline_s": 60,
-            "loras": [{ "name": "a/ink", "strength": 0.5, "expert": 1 }, { "name": "oil@low", "strength": 1.0 }],
+            "profile": true, "loras": [{ "name": "a/ink", "strength": 0.5, "expert": 1 }, { "name": "oil@low", "strength": 1.0 }],
             "sample": {
                 "width": 64, "height": 32, "seed": [18446744073709551615_u64, 2], "sigmas": [1.0, 0.5, 0.0], "as": "diffusers",
                 "shift": 3.5, "cfg": 0.5, "sampler": "euler", "reuse": 0.1, "preview": true,
@@ -205,6 +210,7 @@ mod tests {
             ("prompt", "a cat"),
             ("negative_prompt", "a dog"),
             ("text_tokens", "300"),
+            ("profile", "true"),
             ("lora", &lora_text(&asked.loras[0])),
             ("lora_strength", "0.5"),
             ("lora", ""),
@@ -235,6 +241,7 @@ mod tests {
         for (fields, words) in [
             ([("model", "flux"), ("steps", "many")], "sample.steps: expected a number"),
             ([("model", "flux"), ("seed", "1, two")], "sample.seed: expected a number"),
+            ([("model", "flux"), ("profile", "maybe")], "profile: expected true"),
             ([("model", "flux"), ("rest", "[1]")], "expected"),
             ([("model", "flux"), ("rest", "{\"sample\": 1}")], "rest: its sample is no object"),
             ([("model", "flux"), ("rest", "{\"unknown\": 1}")], "unknown"),

@@ -380,7 +380,7 @@ pub async fn get(State(app): State<App>, PathName(id): PathName) -> ApiResult<Js
 pub async fn view_job(app: &App, id: String) -> ApiResult<Job> {
     app.blocking(move |app| {
         let stored = app.server.jobs.store.get(&id)?.ok_or_else(job_not_found)?;
-        Ok(app.server.jobs.view(stored))
+        Ok(app.server.jobs.view_whole(stored))
     })
     .await
 }

@@ -81,38 +81,70 @@ pub async fn result(
     let paths = app.server.jobs.files.results(&job.id, job.format.ending(), job.batch);
     let gone = || Problem::new(StatusCode::GONE, "the result is no longer there");
     let path = paths.into_iter().nth(usize::from(sample)).ok_or_else(gone)?;
-    let facts = tokio::fs::metadata(&path).await.map_err(|_| gone())?;
-    // A job has one result for each sample, whatever becomes of the server.
-    let validators =
-        Validators::new(&format!("{}.{sample}", job.id), facts.modified().unwrap_or(SystemTime::UNIX_EPOCH));
-    let part = match validators.answer(&method, &asked, facts.len()) {
-        Answer::Whole => None,
-        Answer::Part(part) => Some(part),
-        Answer::NotModified => {
-            let headers = [(header::CACHE_CONTROL, KEPT)];
-            return Ok((StatusCode::NOT_MODIFIED, validators.headers(), headers).into_response());
-        }
-        Answer::NotTheSame => {
-            let line = format!("the result is another file: its tag is {}", validators.tag);
-            return Ok((validators.headers(), Problem::new(StatusCode::PRECONDITION_FAILED, line)).into_response());
-        }
-        Answer::NoSuchPart => {
-            let size = [(header::CONTENT_RANGE, format!("bytes */{}", facts.len()))];
-            let line = format!("Range: there is no such part of {} bytes", facts.len());
-            return Ok((size, Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, line)).into_response());
-        }
-    };
-    let file = serve_file(&path, part).await;
-    if ![StatusCode::OK, StatusCode::PARTIAL_CONTENT].contains(&file.status()) {
-        return Err(gone());
-    }
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let headers = [
-        (header::CONTENT_TYPE, result.content_type.clone()),
-        (header::CONTENT_DISPOSITION, format!("inline; filename=\"{}-{name}\"", job.id)),
-        (header::CACHE_CONTROL, KEPT.to_owned()),
-    ];
-    Ok((headers, validators.headers(), file).into_response())
+    let kept = KeptFile {
+        what: "result",
+        path: &path,
+        // A job has one result for each sample, whatever becomes of the server.
+        tag: &format!("{}.{sample}", job.id),
+        content_type: &result.content_type,
+        name: &format!("{}-{name}", job.id),
+    };
+    kept.answer(&method, &asked).await?.ok_or_else(gone)
+}
+
+/// A file of a job that never changes once it is there.
+pub struct KeptFile<'a> {
+    /// The file in a word.
+    pub what: &'a str,
+    /// The place of the file.
+    pub path: &'a Path,
+    /// The text that is its tag.
+    pub tag: &'a str,
+    /// The media type.
+    pub content_type: &'a str,
+    /// The name that browsers save it under.
+    pub name: &'a str,
+}
+
+impl KeptFile<'_> {
+    /// The file, a part of it, or the answer that the caller has it; none if it is not there.
+    ///
+    /// # Errors
+    /// The caller means another file, or a part that it does not have.
+    pub async fn answer(&self, method: &Method, asked: &HeaderMap) -> ApiResult<Option<Response>> {
+        let Self { what, path, .. } = self;
+        let Ok(facts) = tokio::fs::metadata(path).await else { return Ok(None) };
+        let validators = Validators::new(self.tag, facts.modified().unwrap_or(SystemTime::UNIX_EPOCH));
+        let part = match validators.answer(method, asked, facts.len()) {
+            Answer::Whole => None,
+            Answer::Part(part) => Some(part),
+            Answer::NotModified => {
+                let headers = [(header::CACHE_CONTROL, KEPT)];
+                return Ok(Some((StatusCode::NOT_MODIFIED, validators.headers(), headers).into_response()));
+            }
+            Answer::NotTheSame => {
+                let line = format!("the {what} is another file: its tag is {}", validators.tag);
+                let problem = Problem::new(StatusCode::PRECONDITION_FAILED, line);
+                return Ok(Some((validators.headers(), problem).into_response()));
+            }
+            Answer::NoSuchPart => {
+                let size = [(header::CONTENT_RANGE, format!("bytes */{}", facts.len()))];
+                let line = format!("Range: there is no such part of {} bytes", facts.len());
+                return Ok(Some((size, Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, line)).into_response()));
+            }
+        };
+        let file = serve_file(path, part).await;
+        if ![StatusCode::OK, StatusCode::PARTIAL_CONTENT].contains(&file.status()) {
+            return Ok(None);
+        }
+        let headers = [
+            (header::CONTENT_TYPE, self.content_type.to_owned()),
+            (header::CONTENT_DISPOSITION, format!("inline; filename=\"{}\"", self.name)),
+            (header::CACHE_CONTROL, KEPT.to_owned()),
+        ];
+        Ok(Some((headers, validators.headers(), file).into_response()))
+    }
 }
 
 /// The sample so far

@@ -8,7 +8,10 @@ use std::{
 use tilewright_pipeline::KeptSample;
 use tilewright_rollout::{Disk, without_error_numbers};
 
-use super::inputs::{Input, Uploads};
+use super::{
+    inputs::{Input, Uploads},
+    profiles::is_profiles,
+};
 use crate::{Error, Result};
 
 /// The name of a sample's preview.
@@ -69,6 +72,11 @@ impl JobFiles {
             let _ = fs::remove_file(left.path());
         }
         Ok(files)
+    }
+
+    /// The writer of these files.
+    pub const fn disk(&self) -> &Disk {
+        &self.disk
     }
 
     /// The server's folder.
@@ -182,23 +190,25 @@ impl JobFiles {
         self.job_folder(id).join(THUMBNAIL)
     }
 
-    /// Removes everything written of a job's results, but for the steps that a sample goes on from.
+    /// Removes everything written of a job's results, but for the steps that a sample goes on from
+    /// and the profiles of the stages that have ended.
     pub fn forget_results(&self, id: &str) {
         for entry in fs::read_dir(self.job_folder(id)).into_iter().flatten().flatten() {
             let path = entry.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            if Input::named(name).is_none() && name != START && !is_steps(&path) {
+            if Input::named(name).is_none() && name != START && !is_steps(&path) && !is_profiles(name) {
                 // A file that can't be removed is overwritten.
                 let _ = if is_folder { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
             }
         }
     }
 
-    /// Removes the files that a job read and the steps that it kept: nothing needs them once it has
-    /// ended, but for the picture that it began with, and its mask: it may be made again from them.
+    /// Removes the files that a job read, the steps that it kept and the events of its profiles:
+    /// nothing needs them once it has ended, but for the picture that it began with, and its mask: it may be made again from them.
     pub fn forget_inputs(&self, id: &str) {
         let began = self.input(id, Input::Image).is_file();
+        self.forget_events(id);
         let is_kept = |input: Input| began && [Input::Image, Input::Mask].contains(&input);
         for entry in fs::read_dir(self.job_folder(id)).into_iter().flatten().flatten() {
             let path = entry.path();

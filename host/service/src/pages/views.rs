@@ -300,8 +300,11 @@ pub fn job_page(app: &App, headers: &HeaderMap, id: &str, notice: Option<&str>) 
     let mut kept = server.traces.get(&stored.job.id);
     let traces = records.iter().map(|(record, json)| any_trace(server, &stored, &mut kept, record.clone(), json));
     let traces = traces.collect();
-    let job = job_view(server, stored, records.last().map(|(record, _)| record));
-    Ok(Some(JobPage { frame: frame(app, headers, notice), job, traces }))
+    let profile = stored.request.profile.then(|| server.jobs.files.profiles(&stored.job.id));
+    let has_trace = server.jobs.files.profile_trace(&stored.job.id).is_file();
+    let mut job = job_view(server, stored, records.last().map(|(record, _)| record));
+    job.job.profile = profile;
+    Ok(Some(JobPage { frame: frame(app, headers, notice), job, traces, has_trace }))
 }
 
 /// The records of a job, each with its JSON: one, or those of its stages.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tilewright_engine::{MemoryLimit, Unfinished};
 use tilewright_pipeline::{Kept, Trials};
 use tilewright_plan::{Exchange, Loss, Objective, Record, Stage};
+use tilewright_profile::ProfileSummary;
 use tilewright_rollout::{Assignment, Decider, EndedJob, Revision, Served};
 use tilewright_service_api::JobResult;
 
@@ -134,8 +135,14 @@ impl Execution<'_> {
         self.assignment.allows_blended || Loss::allows_blended(&self.stored.request.allow, Stage::Decode)
     }
 
-    /// Counts work that ended well, and keeps its trial. Work by several plans says nothing of one.
-    pub fn count<W: Followed + Kept>(&self, history: &mut Trials, record: &Record<W>, is_mixed: bool) {
+    /// Counts work that ended well, and keeps its trial with the summary of its profile. Work by several plans says nothing of one.
+    pub fn count<W: Followed + Kept>(
+        &self,
+        history: &mut Trials,
+        record: &Record<W>,
+        is_mixed: bool,
+        profile: Option<&ProfileSummary>,
+    ) {
         let Turn { server, .. } = self.turn;
         let Assignment { route, revision, canary, .. } = self.assignment;
         if !is_mixed {
@@ -147,7 +154,7 @@ impl Execution<'_> {
         }
         // A part of the work takes less time than its whole.
         if !is_mixed && record.resumed_frames == 0 {
-            history.keep(record);
+            history.keep(record, profile);
         }
     }
 

@@ -11,7 +11,7 @@ use std::{
 
 use tch::Tensor;
 use tilewright_engine::{
-    AnyDecided, AnyFailed, Cancelled, Decided, Error, Failed, FinishedStep, Next, Observer, StopCheck,
+    AnyDecided, AnyFailed, Cancelled, Decided, Error, Failed, FinishedStep, Next, Observer, Profiled, StopCheck,
 };
 use tilewright_media::Preview;
 use tilewright_pipeline::{KeptSample, LatentMap};
@@ -22,7 +22,7 @@ use tilewright_plan::{
 use tilewright_rollout::{Assignment, Decider, Served};
 use tilewright_service_api::{PlanGrid, SamplingProgress};
 
-use super::{JobEnd, executed::Execution, held::Held};
+use super::{JobEnd, executed::Execution, held::Held, profiling::StageProfiles};
 use crate::{
     clock,
     device::DeviceState,
@@ -105,6 +105,8 @@ pub struct JobObserver<'a, W: Work> {
     pub kept: Option<KeptSample>,
     /// The preview of a sample.
     pub previewing: Option<Previewing<'a>>,
+    /// The profiles of the work, if it is to be profiled.
+    pub profiles: Option<StageProfiles<'a>>,
     pace: StepPace,
 }
 
@@ -177,7 +179,7 @@ impl<'a, W: Work> JobObserver<'a, W> {
     where
         W: Served,
     {
-        let Execution { turn, assignment, stop, .. } = execution;
+        let Execution { turn, assignment, stop, stored } = execution;
         Self {
             server: turn.server,
             device: turn.device,
@@ -191,6 +193,7 @@ impl<'a, W: Work> JobObserver<'a, W> {
             trace: JobTrace::default(),
             kept: None,
             previewing: None,
+            profiles: stored.request.profile.then(|| StageProfiles::new(&turn.server.jobs.files, &stored.job.id)),
             pace: StepPace::default(),
         }
     }
@@ -307,6 +310,16 @@ impl Followed for Text {
 impl<W: Followed> Observer for JobObserver<'_, W> {
     fn stop_check(&self) -> Option<StopCheck> {
         Some(self.stop.check())
+    }
+
+    fn wants_profile(&self) -> bool {
+        self.profiles.is_some()
+    }
+
+    fn profiled(&mut self, profiled: Profiled) {
+        if let Some(profiles) = &mut self.profiles {
+            profiles.keep(profiled);
+        }
     }
 
     fn decided(&mut self, decided: AnyDecided<'_>) {

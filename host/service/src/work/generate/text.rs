@@ -20,6 +20,7 @@ use crate::{
         JobEnd,
         executed::{Execution, Turn},
         observer::{JobObserver, StopSignal},
+        profiling::StageProfiles,
     },
 };
 
@@ -90,9 +91,11 @@ impl Execution<'_> {
                 }
                 Err(error) => return Err(failed(error)),
             };
+            let mut profiles = observer.profiles.map(StageProfiles::into_summaries).unwrap_or_default().into_iter();
             for EncoderRun { record, exchange, log, candidates, .. } in runs {
+                let profile = profiles.next().flatten();
                 records.extend(serde_json::to_string(&record).ok());
-                self.count(history, &record, false);
+                self.count(history, &record, false, profile.as_ref());
                 let trace = JobTrace { candidates, log, incumbent: None };
                 server.traces.insert(&stored.job.id, Text::any(Box::new(trace)));
                 self.learn(record, exchange, false, None);
