@@ -53,12 +53,18 @@ fn submitted(server: &Server, request: &Value) -> String {
 #[test]
 fn a_profiled_decode_says_where_its_time_went_for_as_long_as_it_is_kept() {
     let place = Place::new();
-    let mut server = Server::start(&place, &config(""));
-    let id = server.accepted(&json!({ "model": "picture", "profile": true }), &small(4, 4));
+    let tiled = config("")
+        + "[policies.tiled]\nsource = \"fixed\"\nset = { space = \"blended\", tile = 32, overlap = 8 }\n\
+           [[routes]]\ntag = \"tiled\"\npolicy = \"tiled\"\n[[routes]]\npolicy = \"adaptive\"\n";
+    let mut server = Server::start(&place, &tiled);
+    let request = json!({ "model": "picture", "tag": "tiled", "allow": ["blended"], "profile": true });
+    let id = server.accepted(&request, &small(12, 12));
     let job = server.ended(&id);
     assert_eq!((job["state"].as_str(), stages_of(&job)), (Some("done"), vec!["decode".to_owned()]), "{job}");
     assert_eq!(ranges(&server, &id, "stage"), ["decode"]);
-    assert!(!ranges(&server, &id, "tile").is_empty() && !ranges(&server, &id, "layer").is_empty());
+    let (tiles, plan) = (ranges(&server, &id, "tile"), server.get(&format!("/v1/jobs/{id}/decision")).with(200));
+    assert!(tiles.len() > 1, "{tiles:?}: {}", plan);
+    assert!(!ranges(&server, &id, "layer").is_empty());
 
     let address = format!("/v1/jobs/{id}/profile?format=html");
     let page = server.get(&address);
@@ -100,7 +106,7 @@ fn a_profiled_decode_says_where_its_time_went_for_as_long_as_it_is_kept() {
     assert_eq!(rows[1]["profile"]["stage_ms"], job["profile"][0]["stage_ms"]);
 
     server.kill();
-    server = Server::start(&place, &config(""));
+    server = Server::start(&place, &tiled);
     assert_eq!(server.job(&id)["profile"], job["profile"]);
     assert_eq!(ranges(&server, &id, "stage"), ["decode"]);
     // As the clean-up does it.
@@ -148,7 +154,7 @@ fn a_profiled_sample_has_a_range_for_each_step() {
     let place = Place::new();
     let server = Server::start(&place, &prompts::config());
     let request = json!({
-        "model": "wan", "prompt": "a cat", "profile": true,
+        "model": "wan", "prompt": "a cat", "profile": true, "format": "webp",
         "sample": { "width": 48, "height": 32, "frames": 5, "steps": 3, "seed": 7 },
     });
     let id = submitted(&server, &request);
