@@ -46,11 +46,15 @@ impl CaptureOptions {
     /// Begins the capture, if one is wanted.
     ///
     /// # Errors
-    /// Nothing runs, or the folder can't be made.
+    /// The option was given where nothing is to be captured, or the folder can't be made.
     pub fn begin(&self, dry_run: bool, profiled: bool) -> Outcome {
         let Some(folder) = &self.folder else { return Ok(()) };
         for (other, is_given) in [("--dry-run", dry_run), ("--profile", profiled)] {
             if is_given {
+                // A setting for all commands gives way to an option of this one.
+                if !is_on_command_line() {
+                    return Ok(());
+                }
                 let reason = if dry_run { "nothing runs" } else { "a capture would be in the profile" };
                 return Err(Failure::input(format!("--capture and {other}: {reason}: leave one out")));
             }
@@ -67,6 +71,14 @@ impl CaptureOptions {
     }
 }
 
+/// True if the option is among the arguments.
+fn is_on_command_line() -> bool {
+    std::env::args_os().any(|argument| {
+        let argument = argument.to_string_lossy();
+        argument == "--capture" || argument.starts_with("--capture=")
+    })
+}
+
 fn current() -> Option<std::sync::MutexGuard<'static, Option<(Arc<Capturing>, PathBuf)>>> {
     CAPTURE.get().map(|capture| capture.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
 }
@@ -80,7 +92,10 @@ pub fn capturing() -> Option<Arc<Capturing>> {
 /// warning: the work is done.
 pub fn finish() {
     let Some((capturing, folder)) = current().and_then(|mut capture| capture.take()) else { return };
-    let Ok(capturing) = Arc::try_unwrap(capturing) else { return };
+    let Ok(capturing) = Arc::try_unwrap(capturing) else {
+        tell!("warning: nothing is captured in {}: a stage is still at work", folder.display());
+        return;
+    };
     match capturing.finish() {
         Ok(0) => {}
         Ok(stages) => {

@@ -85,8 +85,7 @@ impl ProfileOption {
         if found.is_empty() {
             return ended;
         }
-        let shown = self.show(file, aside, &found);
-        ended.and(shown)
+        ended.and(self.show(file, aside, &found))
     }
 
     /// Shows and writes the profiles of policies, and where the others differ from the first one.
@@ -97,10 +96,10 @@ impl ProfileOption {
         let Some(file) = &self.file else { return ended };
         let found: Vec<_> = profiles.map(|StageProfile { profile, recording }| (profile, recording)).collect();
         let Some(((first, _), others)) = found.split_first() else { return ended };
-        let shown = self.show(file, aside, &found);
+        let mut shown = self.show(file, aside, &found);
         let differences: Vec<String> = others.iter().map(|(other, _)| difference_in_words(first, other)).collect();
         if !aside && !differences.is_empty() {
-            writeln!(printer::summary(), "\n{}", differences.join("\n\n"))?;
+            shown = shown.and(writeln!(printer::summary(), "\n{}", differences.join("\n\n")).map_err(Into::into));
         }
         ended.and(shown)
     }

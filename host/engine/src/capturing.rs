@@ -19,8 +19,6 @@ use tilewright_nn::{End, LayerCalls, Watch};
 use tilewright_plan::Stage;
 use tilewright_torch::bytes_of;
 
-use crate::Result;
-
 /// A capture of a run that stages are added to in the order in which they begin.
 #[derive(Debug)]
 pub struct Capturing {
@@ -62,17 +60,20 @@ impl Capturing {
     }
 }
 
+/// The fact of a stage that more than one plan had a part in: a replay would follow one of them.
+pub const BY_SEVERAL_PLANS: &str = "by_several_plans";
+
 /// The inputs of a stage, and what running it again takes beside them.
 #[derive(Debug, Default)]
 pub(crate) struct Inputs {
-    pub tensors: Vec<(String, Tensor)>,
+    pub values: Values,
     pub facts: Value,
 }
 
 impl Inputs {
     /// Inputs with facts that are written down.
-    pub fn new(tensors: Vec<(String, Tensor)>, facts: &impl Serialize) -> Self {
-        Self { tensors, facts: serde_json::to_value(facts).unwrap_or_default() }
+    pub fn new(values: Values, facts: &impl Serialize) -> Self {
+        Self { values, facts: serde_json::to_value(facts).unwrap_or_default() }
     }
 }
 
@@ -82,6 +83,7 @@ pub(crate) struct StageCapture {
     writer: Rc<RefCell<Option<StageWriter>>>,
     calls: Rc<RefCell<LayerCalls>>,
     begun: Instant,
+    by_several_plans: bool,
     _watch: Watch,
 }
 
@@ -98,73 +100,149 @@ impl StageCapture {
                 let Some(stage) = writer.as_mut().filter(|stage| stage.wants(layer)) else { return Ok(()) };
                 let call = calls.borrow_mut().number(layer, end);
                 let end = if end == End::In { CaptureEnd::In } else { CaptureEnd::Out };
-                let Some((dtype, shape, bytes)) = on_host(tensor)? else { return Ok(()) };
-                let written = stage.layer(layer, call, end, TensorView { dtype, shape: &shape, bytes: &bytes });
+                let written = Raw::of(tensor).map_err(unreadable(layer)).and_then(|raw| match raw {
+                    Some(raw) => stage.layer(layer, call, end, raw.view()),
+                    None => Ok(false),
+                });
                 if capturing.note(written).is_none() {
                     *writer = None;
                 }
                 Ok(())
             }))
         };
-        Self { capturing, writer, calls, begun: Instant::now(), _watch: watch }
+        Self { capturing, writer, calls, begun: Instant::now(), by_several_plans: false, _watch: watch }
     }
 
-    /// Another attempt begins: the layers of the one before don't count.
-    pub fn begin_attempt(&self) {
+    /// Another attempt begins, with nothing of the one before, whose layers don't count.
+    pub fn begin_anew(&self) {
         self.calls.replace(LayerCalls::default());
         if let Some(writer) = self.writer.borrow_mut().as_mut() {
             let _ = self.capturing.note(writer.forget_layers());
         }
     }
 
+    /// Another plan goes on where one before it came to: no plan alone makes what comes out.
+    pub fn go_on(&mut self) {
+        self.by_several_plans = true;
+    }
+
     /// Ends the stage with what went in and came out; nothing came out of work that failed.
-    pub fn end(self, inputs: &Inputs, outputs: &[(String, Tensor)], record: Option<&impl Serialize>) {
+    pub fn end(
+        self,
+        inputs: tilewright_capture::Result<Inputs>,
+        outputs: tilewright_capture::Result<Values>,
+        record: Option<&impl Serialize>,
+    ) {
         let Some(mut writer) = self.writer.borrow_mut().take() else { return };
         let elapsed = self.begun.elapsed();
-        let written = (|| -> Result<()> {
-            write(&inputs.tensors, |views| writer.inputs(views))?;
-            write(outputs, |views| writer.outputs(views))?;
-            writer.facts(&inputs.facts)?;
+        let written = (|| {
+            let Inputs { values, mut facts } = inputs?;
+            if let (true, Value::Object(facts)) = (self.by_several_plans, &mut facts) {
+                facts.insert(BY_SEVERAL_PLANS.into(), true.into());
+            }
+            writer.inputs(&values.views())?;
+            writer.outputs(&outputs?.views())?;
+            writer.facts(&facts)?;
             if let Some(record) = record.and_then(|record| serde_json::to_value(record).ok()) {
                 writer.record(&record)?;
             }
-            Ok(writer.finish(elapsed)?)
+            writer.finish(elapsed)
         })();
-        match written {
-            Err(crate::Error::Capture(error)) => drop(self.capturing.note::<()>(Err(error))),
-            Err(error) => tracing::warn!(%error, "a stage is not captured"),
-            Ok(()) => {}
+        self.capturing.note(written);
+    }
+}
+
+/// The error of a tensor that can't be brought to host memory.
+fn unreadable(name: &str) -> impl FnOnce(tilewright_torch::Error) -> tilewright_capture::Error {
+    let name = name.to_owned();
+    move |error| tilewright_capture::Error::Tensor { name, reason: error.to_string() }
+}
+
+/// A tensor's values in host memory that is not libtorch's.
+#[derive(Debug)]
+pub(crate) struct Raw {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl Raw {
+    /// A tensor's values; none of a type that no file has.
+    fn of(tensor: &Tensor) -> tilewright_torch::Result<Option<Self>> {
+        let dtype = match tensor.f_kind()? {
+            Kind::Float => Dtype::F32,
+            Kind::BFloat16 => Dtype::BF16,
+            Kind::Half => Dtype::F16,
+            Kind::Double => Dtype::F64,
+            Kind::Int64 => Dtype::I64,
+            Kind::Uint8 => Dtype::U8,
+            _ => return Ok(None),
+        };
+        let shape = tensor.size().iter().map(|&extent| extent as usize).collect();
+        Ok(Some(Self { dtype, shape, bytes: bytes_of(&tensor.f_to_device(Device::Cpu)?)? }))
+    }
+
+    fn view(&self) -> TensorView<'_> {
+        TensorView { dtype: self.dtype, shape: &self.shape, bytes: &self.bytes }
+    }
+}
+
+/// Values by name.
+#[derive(Debug, Default)]
+pub(crate) struct Values(Vec<(String, Raw)>);
+
+impl Values {
+    /// Adds a tensor's values.
+    ///
+    /// # Errors
+    /// The tensor can't be brought to host memory.
+    pub fn add(&mut self, name: impl Into<String>, tensor: &Tensor) -> tilewright_capture::Result<()> {
+        let name = name.into();
+        self.0.extend(Raw::of(tensor).map_err(unreadable(&name))?.map(|raw| (name, raw)));
+        Ok(())
+    }
+
+    /// The values of tensors.
+    ///
+    /// # Errors
+    /// As [`Self::add`].
+    pub fn of<'t>(tensors: impl IntoIterator<Item = (String, &'t Tensor)>) -> tilewright_capture::Result<Self> {
+        let mut values = Self::default();
+        for (name, tensor) in tensors {
+            values.add(name, tensor)?;
+        }
+        Ok(values)
+    }
+
+    fn views(&self) -> Vec<(&str, TensorView<'_>)> {
+        self.0.iter().map(|(name, raw)| (name.as_str(), raw.view())).collect()
+    }
+}
+
+/// Values that go by, if they are kept for a capture.
+#[derive(Debug, Default)]
+pub(crate) struct Passing(Option<tilewright_capture::Result<Values>>);
+
+impl Passing {
+    /// Keeps what goes by from here on.
+    pub fn begin(&mut self) {
+        self.0 = Some(Ok(Values::default()));
+    }
+
+    /// Keeps a tensor's values, if they are wanted. An error is the capture's, not the work's.
+    pub fn keep(&mut self, name: impl FnOnce(usize) -> String, tensor: &Tensor) {
+        if let Some(Ok(values)) = &mut self.0
+            && let Err(error) = values.add(name(values.0.len()), tensor)
+        {
+            self.0 = Some(Err(error));
         }
     }
-}
 
-/// A tensor's type, shape and bytes.
-type Raw = (Dtype, Vec<usize>, Vec<u8>);
-
-/// A tensor's values in host memory; none of a type that no file has.
-fn on_host(tensor: &Tensor) -> tilewright_torch::Result<Option<Raw>> {
-    let dtype = match tensor.f_kind()? {
-        Kind::Float => Dtype::F32,
-        Kind::BFloat16 => Dtype::BF16,
-        Kind::Half => Dtype::F16,
-        Kind::Double => Dtype::F64,
-        Kind::Int64 => Dtype::I64,
-        Kind::Uint8 => Dtype::U8,
-        _ => return Ok(None),
-    };
-    let shape = tensor.size().iter().map(|&extent| extent as usize).collect();
-    Ok(Some((dtype, shape, bytes_of(&tensor.f_to_device(Device::Cpu)?)?)))
-}
-
-fn write(
-    tensors: &[(String, Tensor)],
-    write: impl FnOnce(&[(&str, TensorView)]) -> tilewright_capture::Result<()>,
-) -> Result<()> {
-    let mut raw = Vec::new();
-    for (name, tensor) in tensors {
-        raw.extend(on_host(tensor)?.map(|raw| (name.as_str(), raw)));
+    /// All that was kept.
+    ///
+    /// # Errors
+    /// The first error of [`Self::keep`].
+    pub fn take(&mut self) -> tilewright_capture::Result<Values> {
+        self.0.take().unwrap_or_else(|| Ok(Values::default()))
     }
-    let views: Vec<(&str, TensorView)> =
-        raw.iter().map(|(name, (dtype, shape, bytes))| (*name, TensorView { dtype: *dtype, shape, bytes })).collect();
-    Ok(write(&views)?)
 }

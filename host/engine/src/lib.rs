@@ -45,7 +45,7 @@ mod weights;
 mod work;
 
 pub use autoencoder::{Autoencoder, Overrides};
-pub use capturing::Capturing;
+pub use capturing::{BY_SEVERAL_PLANS, Capturing};
 pub use clip::{ClipJob, ClipLatents, Sink};
 pub use denoise::{
     Begun, ConditioningTensors, DenoiseJob, DenoiseQuote, Denoiser, DenoiserFacts, Kept, LoraFacts, Prompt,

@@ -14,7 +14,7 @@ use tilewright_torch::kernels;
 use crate::{
     Estimator, Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, VaeFile,
     autoencoding::request,
-    capturing::Inputs,
+    capturing::{Inputs, Values},
     profiling::repeated,
     run::run,
     task::{Allowance, AttemptContext, Attempted, Task, load},
@@ -113,13 +113,13 @@ struct Picture<'a, D> {
 impl<D: Direction> Task<Vae> for Picture<'_, D> {
     type Output = Tensor;
 
-    fn inputs(&self) -> Inputs {
+    fn inputs(&mut self) -> tilewright_capture::Result<Inputs> {
         let direction = &self.job.input;
-        Inputs::new(vec![("input".into(), direction.input().shallow_clone())], &direction.vae().capture_facts())
+        Ok(Inputs::new(Values::of([("input".into(), direction.input())])?, &direction.vae().capture_facts()))
     }
 
-    fn outputs(&self, output: &Tensor) -> Vec<(String, Tensor)> {
-        vec![("output".into(), output.shallow_clone())]
+    fn outputs(&mut self, output: &Tensor) -> tilewright_capture::Result<Values> {
+        Values::of([("output".into(), output)])
     }
 
     /// Loads the weights if they are not in the plan's types and order.

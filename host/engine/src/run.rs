@@ -8,7 +8,7 @@ use tilewright_torch::{Error::Torch, Pace, cancel::Scope, pieces::Rates};
 
 use crate::{
     Decided, Error, Failed, Finished, Job, Observer, Unfinished,
-    capturing::StageCapture,
+    capturing::{StageCapture, Values},
     costs::Prices,
     pause::divides_operations,
     profiling::{Profiling, WHOLE},
@@ -53,6 +53,8 @@ struct Run<'r, 'a, W: Runnable, I> {
     /// A part of the result was made by another plan.
     has_other_plans: bool,
     profiling: Profiling,
+    /// The attempt is profiled.
+    is_profiled: bool,
 }
 
 /// The loop of all jobs: a decision, an attempt, and another decision after each failure. The
@@ -65,11 +67,11 @@ pub(crate) fn run<W: Runnable, I, T: Task<W>>(
 ) -> Result<Finished<T::Output, W>, Unfinished<W>> {
     let Some(capturing) = observer.capturing() else { return carry_out(job, task, planner, observer, None) };
     task.keep_for_capture();
-    let stage = StageCapture::begin(capturing, job.stage);
-    let ended = carry_out(job, task, planner, observer, Some(&stage));
+    let mut stage = StageCapture::begin(capturing, job.stage);
+    let ended = carry_out(job, task, planner, observer, Some(&mut stage));
     match &ended {
-        Ok(finished) => stage.end(&task.inputs(), &task.outputs(&finished.output), Some(&finished.record)),
-        Err(unfinished) => stage.end(&task.inputs(), &[], unfinished.record.as_deref()),
+        Ok(finished) => stage.end(task.inputs(), task.outputs(&finished.output), Some(&finished.record)),
+        Err(unfinished) => stage.end(task.inputs(), Ok(Values::default()), unfinished.record.as_deref()),
     }
     ended
 }
@@ -79,19 +81,26 @@ fn carry_out<W: Runnable, I, T: Task<W>>(
     task: &mut T,
     planner: &mut dyn Planner<W>,
     observer: &mut dyn Observer,
-    capture: Option<&StageCapture>,
+    mut capture: Option<&mut StageCapture>,
 ) -> Result<Finished<T::Output, W>, Unfinished<W>> {
     let machine = job.machine;
     let check = observer.stop_check().filter(|_| divides_operations());
     let _cancellable = check.map(|check| Scope::enter(check, Rates::of(machine.device, &machine.measured)));
     let mut run = Run::begin(job, task, planner);
     let mut is_announced = false;
+    let mut last: Option<W::Plan> = None;
     loop {
         if !std::mem::take(&mut is_announced) {
             run.announce(task, observer);
         }
-        if let Some(capture) = capture {
-            capture.begin_attempt();
+        if let Some(capture) = &mut capture {
+            let plan = &run.decision.plan;
+            match &last {
+                Some(last) if task.goes_on() && !W::is_same_work(last, plan) => capture.go_on(),
+                _ if task.goes_on() => {}
+                _ => capture.begin_anew(),
+            }
+            last = Some(plan.clone());
         }
         match run.attempt(task, observer) {
             Ok((output, outcome)) => {
@@ -133,15 +142,30 @@ impl<'r, 'a, W: Runnable, I> Run<'r, 'a, W, I> {
         let has_other_plans = task.resumed() > 0;
         let (attempts, failed, load) = (Vec::new(), Vec::new(), Duration::ZERO);
         let profiling = Profiling::default();
-        Self { job, planner, decision, attempts, failed, load, was_replaced: false, has_other_plans, profiling }
+        Self {
+            job,
+            planner,
+            decision,
+            attempts,
+            failed,
+            load,
+            was_replaced: false,
+            has_other_plans,
+            profiling,
+            is_profiled: false,
+        }
     }
 
     /// Carries the decision out.
     fn attempt<T: Task<W>>(&mut self, task: &mut T, observer: &mut dyn Observer) -> Attempted<(T::Output, W::Outcome)> {
-        let Self { job, planner, decision, load, profiling, .. } = self;
+        let Self { job, planner, decision, load, profiling, is_profiled, .. } = self;
         *profiling = Profiling::new(observer.wants_profile());
+        *is_profiled = profiling.is_wanted;
+        let is_profiled = *is_profiled;
         let mut learn = |outcome: &W::Outcome| {
-            planner.learn(&job.question(), &decision.plan, outcome);
+            if !is_profiled {
+                planner.learn(&job.question(), &decision.plan, outcome);
+            }
         };
         let pace = Pace::new(job.machine.device);
         let mut context = AttemptContext { observer, pace, load, learn: &mut learn, profiling, span: WHOLE };
@@ -180,9 +204,10 @@ impl<'r, 'a, W: Runnable, I> Run<'r, 'a, W, I> {
     /// The result, and the record with its outcome.
     fn finish<T: Task<W>>(self, task: &T, output: T::Output, outcome: W::Outcome) -> Finished<T::Output, W> {
         let cold = self.job.note_run(&self.decision.plan);
+        // What the profiler costs is not the plan's.
         let attempts = Attempts { count: self.attempts.len() as u32 + 1, load: self.load, cold };
         let outcome = W::with_attempts(outcome, attempts);
-        if !cold && !self.has_other_plans {
+        if !cold && !self.has_other_plans && !self.is_profiled {
             self.planner.learn(&self.job.question(), &self.decision.plan, &outcome);
         }
         let record = self.job.record(self.planner, &self.decision, self.failed, Some(outcome));

@@ -5,24 +5,39 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tch::{Device, Tensor};
+use tch::Device;
 use tilewright_mapped::meeting;
 use tilewright_models::{Error as ModelError, LoadStep};
 use tilewright_plan::{Decision, Failure, Outcome, PoolStatistics, Release, UnderWay, Vae, Work};
 use tilewright_torch::{Error as TorchError, Pace, memory};
 
-use crate::{Cancelled, Error, Next, Observer, Result, capturing::Inputs, profiling::Profiling};
+use crate::{
+    Cancelled, Error, Next, Observer, Result,
+    capturing::{Inputs, Values},
+    profiling::Profiling,
+};
 
 /// A piece of work. It keeps what one attempt leaves to the next.
 pub(crate) trait Task<W: Work> {
     /// The result of the work.
     type Output;
 
-    /// The inputs of the work, and what running it again takes beside them.
-    fn inputs(&self) -> Inputs;
+    /// The inputs of the work, and what running it again takes beside them, for a capture.
+    ///
+    /// # Errors
+    /// A tensor can't be brought to host memory.
+    fn inputs(&mut self) -> tilewright_capture::Result<Inputs>;
 
-    /// The tensors of the output by name.
-    fn outputs(&self, output: &Self::Output) -> Vec<(String, Tensor)>;
+    /// The tensors of the output by name, for a capture.
+    ///
+    /// # Errors
+    /// As [`Self::inputs`].
+    fn outputs(&mut self, output: &Self::Output) -> tilewright_capture::Result<Values>;
+
+    /// True if the next attempt goes on where one before it came to.
+    fn goes_on(&self) -> bool {
+        false
+    }
 
     /// Keeps what goes by, such as frames, for a capture.
     fn keep_for_capture(&mut self) {}

@@ -20,7 +20,7 @@ pub use self::costs::TextPrices;
 use self::costs::{format, is_held_alike, model};
 use crate::{
     Finished, Job, Machine, Observer, Result, Unfinished, WeightStore,
-    capturing::Inputs,
+    capturing::{Inputs, Values},
     profiling::repeated,
     run::{is_hopeless, run},
     task::{Allowance, AttemptContext, AttemptError, Attempted, Task, load, measure, settle},
@@ -154,23 +154,18 @@ impl TextTask<'_> {
 impl Task<Text> for TextTask<'_> {
     type Output = Vec<EncoderStates<Tensor>>;
 
-    fn inputs(&self) -> Inputs {
+    fn inputs(&mut self) -> tilewright_capture::Result<Inputs> {
         let Texts { encoder, embedded, left_out, .. } = self.job.input;
-        let texts =
-            embedded.iter().enumerate().map(|(index, text)| (format!("embedded.{index}"), text.shallow_clone()));
-        Inputs::new(
-            texts.collect(),
-            &TextFacts { text_encoder: encoder.file().file().path(), prefix: &encoder.file().prefix, left_out },
-        )
+        let texts = embedded.iter().enumerate().map(|(index, text)| (format!("embedded.{index}"), text));
+        let facts = TextFacts { text_encoder: encoder.file().file().path(), prefix: &encoder.file().prefix, left_out };
+        Ok(Inputs::new(Values::of(texts)?, &facts))
     }
 
-    fn outputs(&self, output: &Self::Output) -> Vec<(String, Tensor)> {
-        let states = output.iter().enumerate().flat_map(|(index, states)| {
-            let last = (format!("last.{index}"), states.last.shallow_clone());
-            let inner = states.inner.as_ref().map(|inner| (format!("inner.{index}"), inner.shallow_clone()));
-            [last].into_iter().chain(inner)
-        });
-        states.collect()
+    fn outputs(&mut self, output: &Self::Output) -> tilewright_capture::Result<Values> {
+        Values::of(output.iter().enumerate().flat_map(|(index, states)| {
+            let inner = states.inner.as_ref().map(|inner| (format!("inner.{index}"), inner));
+            [(format!("last.{index}"), &states.last)].into_iter().chain(inner)
+        }))
     }
 
     fn attempt(

@@ -38,8 +38,8 @@ pub struct Query<'a, W: Kept = Vae> {
 
 impl History {
     /// Records of successful runs of this model on this device, at a quarter to four times this
-    /// size (batch · frames · height · width), newest first, the later-added first at the same
-    /// time. Of each plan, whatever its reason, the newest eight and few older ones; of the newest
+    /// size (batch · frames · height · width) that were not profiled, newest first, the later-added
+    /// first at the same time. Of each plan, whatever its reason, the newest eight and few older ones; of the newest
     /// 4096 that match. A damaged file is quarantined, as in [`History::open`].
     ///
     /// # Errors
@@ -52,7 +52,7 @@ impl History {
         let sqlite = |cause| Error::sqlite(&self.path, cause);
         let (about, model) = (about(W::extents(query.request)), W::model(query.request));
         let mut newest = self.connection.prepare(NEWEST).map_err(sqlite)?;
-        let mut record = self.connection.prepare("SELECT record FROM trial WHERE id = ?1").map_err(sqlite)?;
+        let mut record = self.connection.prepare("SELECT record, profile FROM trial WHERE id = ?1").map_err(sqlite)?;
         let mut rows =
             newest.query(params![query.stage.name(), query.device, model, self.most_rows]).map_err(sqlite)?;
         let mut seen: HashMap<i64, u32> = HashMap::new();
@@ -70,8 +70,10 @@ impl History {
             if *of_plan > NEWEST_OF_PLAN && !of_plan.is_power_of_two() {
                 continue;
             }
-            let text: String = match record.query_row([id], |row| row.get(0)) {
-                Ok(text) => text,
+            // What the profiler costs is not the plan's.
+            let text: String = match record.query_row([id], |row| Ok((row.get(0)?, row.get::<_, Option<String>>(1)?))) {
+                Ok((_, Some(_))) => continue,
+                Ok((text, None)) => text,
                 // Removed by another process meanwhile.
                 Err(rusqlite::Error::QueryReturnedNoRows) => continue,
                 Err(cause) => return Err(sqlite(cause)),

@@ -157,7 +157,7 @@ impl Ops for Torch {
 
     fn to_memory_order(&self, tensor: &Tensor) -> Result<Tensor> {
         cancel::check()?;
-        let _order = amounts::moved("tilewright::memory_order", Category::Layout, tensor, 2.0);
+        let _order = amounts::reordered(tensor, self.format.layout);
         Ok(to_layout(tensor, self.format.layout)?)
     }
 
@@ -192,7 +192,7 @@ impl Ops for Torch {
 
     fn group_norm(&self, picture: &Tensor, norm: GroupNorm<'_, Tensor>) -> Result<Tensor> {
         cancel::check()?;
-        let _norm = amounts::norm("tilewright::group_norm", picture, self.norm_passes(picture));
+        let _norm = amounts::norm("tilewright::group_norm", picture, || self.norm_passes(picture));
         Ok(group_norm(picture, norm.weight, norm.bias, norm.groups, norm.epsilon)?)
     }
 
@@ -226,7 +226,7 @@ impl Ops for Torch {
         drop((picture, convolution, running));
         cancel::check()?;
         let _running = self.begin(layers[1]);
-        let _norm = amounts::norm("tilewright::group_norm", &output, self.norm_passes(&output));
+        let _norm = amounts::norm("tilewright::group_norm", &output, || self.norm_passes(&output));
         Ok(group_norm_with(&output, bias, norm.weight, norm.bias, norm.groups, norm.epsilon)?)
     }
 
@@ -236,8 +236,7 @@ impl Ops for Torch {
     }
 
     fn attention(&self, query: Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
-        let others = key.size().get(1).copied().unwrap_or_default();
-        let _attention = amounts::attention("tilewright::attention", &query, others, &[&query, key, value, &query]);
+        let _attention = amounts::attention("tilewright::attention", [&query, key], &[value, &query]);
         Ok(match self.fused {
             true => attention::attend(query, key, value)?,
             false => attention::plain(&query, key, value)?,
@@ -263,15 +262,8 @@ impl Ops for Torch {
     ) -> Result<()> {
         let Rows { tensor, first, height } = input;
         let (add, output) = split_store(store);
-        let (batch, into, _, width) = tensor.size4()?;
-        let width = if kernel.upsamples() { 2 * width } else { width };
-        let _convolution = amounts::winograd(
-            [batch, into, kernel.out()],
-            [rows.end - rows.start, width],
-            1,
-            kernel.upsamples(),
-            output.is_some(),
-        );
+        let extents = [kernel.out(), rows.end - rows.start];
+        let _convolution = amounts::winograd(Some(tensor), extents, 1, kernel.upsamples(), output.is_some());
         let before = before.map(Affine::on_host).transpose()?;
         let sums = sums.map(Sums::on_host).transpose()?;
         Ok(kernel.convolve(winograd::Rows { tensor, first, height }, before, rows, add, output, sums)?)
@@ -282,7 +274,7 @@ impl Ops for Torch {
     }
 
     fn add_up(&self, sums: &mut Sums, picture: &Tensor) -> Result<()> {
-        let _sums = amounts::norm("tilewright::sums", picture, 1);
+        let _sums = amounts::norm("tilewright::sums", picture, || 1);
         sums.add_up(picture)
     }
 
@@ -292,7 +284,7 @@ impl Ops for Torch {
 
     fn affine_silu(&self, picture: &Tensor, affine: &Affine) -> Result<Tensor> {
         cancel::check()?;
-        let _norm = amounts::norm("tilewright::norm_silu", picture, 4);
+        let _norm = amounts::norm("tilewright::norm_silu", picture, || 4);
         affine.apply_silu(picture)
     }
 }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use serde::{Serialize, de::DeserializeOwned};
 use tilewright_capture::{Captured, StageEntry};
-use tilewright_engine::{Machine, Observer};
+use tilewright_engine::{BY_SEVERAL_PLANS, Machine, Observer};
 use tilewright_plan::{Denoise, Planner, Record, Stage, Text, Vae, Work};
 
 pub use self::{
@@ -18,7 +18,7 @@ pub use self::{
     layers::{LayerDifference, LayersCompared},
 };
 use self::{layers::Comparing, planner::AsCaptured};
-use crate::{Error, Result};
+use crate::{Error, Result, default_limit};
 
 /// The files to take in place of the captured ones.
 #[derive(Clone, Debug, Default)]
@@ -27,7 +27,7 @@ pub struct ReplayFiles {
     pub vae: Option<PathBuf>,
     /// A transformer, or two experts.
     pub transformers: Vec<PathBuf>,
-    /// Text encoders, which are told apart by their networks.
+    /// Text encoders; each stage takes the one of its network.
     pub text_encoders: Vec<PathBuf>,
 }
 
@@ -53,7 +53,8 @@ pub struct Replay<'a> {
     pub host: Option<&'a Machine>,
     /// Files in place of the captured ones.
     pub files: ReplayFiles,
-    /// The memory limit in bytes, if it is another than the captured one.
+    /// The memory limit in bytes; else the captured one, or the default one of the machine where that
+    /// is less.
     pub memory_limit: Option<u64>,
     /// The largest difference of a layer's values, over the largest of the captured values, up to
     /// which they count as the same.
@@ -67,21 +68,21 @@ pub struct Replayed {
     pub stage: Stage,
     /// The number in the capture.
     pub index: u32,
-    /// The plan then, and now.
+    /// The plan then.
     pub captured_plan: String,
     /// The plan that was carried out.
     pub plan: String,
     /// The device then.
     pub captured_device: String,
-    /// Milliseconds of the work then, and now.
+    /// Milliseconds of the work then.
     pub captured_ms: Option<f64>,
-    /// The same of this run.
+    /// Milliseconds of the work now.
     pub elapsed_ms: Option<f64>,
     /// The outputs, compared.
     pub outputs: Vec<TensorDifference>,
     /// True if every output has the same bits.
     pub is_same: bool,
-    /// The layers, if some were captured.
+    /// The layers, if some were captured and the first plan succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layers: Option<LayersCompared>,
 }
@@ -136,13 +137,18 @@ impl Replay<'_> {
             let reason = format!("it went on after {} frames or steps of an earlier run", record.resumed_frames);
             return Err(self.refused(entry, reason));
         }
+        let facts = self.captured.facts(entry)?.unwrap_or_default();
+        if facts.get(BY_SEVERAL_PLANS).is_some_and(|several| *several == true) {
+            return Err(self.refused(entry, "several plans had a part in it".into()));
+        }
         let layers = Comparing::begin(self.captured, entry, self.bound);
         let mut as_captured = AsCaptured::<W>::new(&record);
         let ran = match planner {
             Some(planner) => run(self, &record, planner),
             None => run(self, &record, &mut as_captured),
         }?;
-        let layers = layers.finish()?;
+        // The layers of an attempt that failed are not those that were captured.
+        let layers = layers.finish()?.filter(|_| ran.record.attempts.is_empty());
         let outputs = comparison::compare(self.captured.outputs(entry)?, ran.outputs)?;
         let elapsed =
             |record: &Record<W>| record.outcome.as_ref().map(|outcome| W::elapsed(outcome).as_secs_f64() * 1e3);
@@ -158,6 +164,11 @@ impl Replay<'_> {
             outputs,
             layers,
         })
+    }
+
+    /// The memory limit: a capture of a machine that has more must not take all of this one's.
+    fn memory_limit(&self, captured: u64) -> u64 {
+        self.memory_limit.unwrap_or_else(|| captured.min(default_limit(self.machine)))
     }
 
     /// What a capture's JSON says.

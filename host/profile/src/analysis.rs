@@ -44,6 +44,10 @@ impl Profile {
         if facts.on_gpu && !has_kernels {
             notes.push("no kernel of the GPU was recorded: times are the host's".to_owned());
         }
+        if unprofiled <= 0.0 {
+            let rest = "the work went on after an attempt that failed, and could not be rehearsed";
+            notes.push(format!("the profiler's overhead was not measured: {rest}"));
+        }
         if facts.peaks_are_rough {
             let measure = "'tilewright device' measures it again";
             notes.push(format!(

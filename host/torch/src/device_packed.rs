@@ -93,19 +93,23 @@ impl DevicePacked {
         [self.bytes.size()[0], self.columns]
     }
 
-    /// The product [rows of `left`, rows] with FP8 operands, if the matrix is FP8 (E4M3) with one
-    /// scale, and has sides that the kernels take. `left` [rows, columns] in bf16 or f16 is rounded
+    /// True if the matrix is FP8 (E4M3) with one scale, and has sides that the kernels of FP8 take.
+    pub fn has_fp8_operands(&self) -> bool {
+        let is_plain = self.scales.as_ref().is_none_or(|scales| scales.numel() == 1);
+        self.stored == Stored::F8E4m3 && is_plain && self.shape().iter().all(|side| side % FP8_SIDES == 0)
+    }
+
+    /// The product [rows of `left`, rows] with FP8 operands, if the matrix has them. `left` [rows, columns] in bf16 or f16 is rounded
     /// to FP8 by one scale, that of its largest value. Sums are in f32, or in fewer bits
     /// (`use_fast_accum` of `_scaled_mm`).
     ///
     /// # Errors
     /// The device has no kernels for it; memory is out.
     pub fn multiply_fp8(&self, left: &Tensor, bias: Option<&Tensor>, quick_sums: bool) -> Result<Option<Tensor>> {
-        let [rows, columns] = self.shape();
-        let is_plain = self.scales.as_ref().is_none_or(|scales| scales.numel() == 1);
-        if self.stored != Stored::F8E4m3 || !is_plain || rows % FP8_SIDES != 0 || columns % FP8_SIDES != 0 {
+        if !self.has_fp8_operands() {
             return Ok(None);
         }
+        let [rows, _] = self.shape();
         let weight = self.bytes.f_view_dtype(Kind::Float8e4m3fn)?.f_transpose(0, 1)?;
         let scale = match &self.scales {
             Some(scales) => scales.f_reshape([] as [i64; 0])?,

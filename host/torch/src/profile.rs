@@ -9,9 +9,11 @@ use std::{
     ptr::NonNull,
     slice,
     sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        Mutex, MutexGuard, TryLockError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    thread,
+    time::Duration,
 };
 
 use tch::Device;
@@ -19,7 +21,7 @@ pub use tilewright_profile::{Amount, Category, Kind, Part, Recording};
 use tilewright_profile::{Event, Track};
 
 use crate::{
-    Result, device,
+    Error, Result, cancel, device,
     ffi::{self, RawEvent},
 };
 
@@ -31,6 +33,9 @@ static IS_RECORDING: AtomicBool = AtomicBool::new(false);
 
 /// libtorch's profiler serves one recording at a time.
 static PROFILER: Mutex<()> = Mutex::new(());
+
+/// The number of the last recording.
+static RECORDING: AtomicU64 = AtomicU64::new(0);
 
 /// The name and the meaning of a range.
 type Mark = (String, Kind);
@@ -54,13 +59,27 @@ impl Profiler {
     /// another thread to end.
     ///
     /// # Errors
-    /// libtorch's profiler can't record.
+    /// This thread records already, the wait is cancelled, or libtorch's profiler can't record.
     pub fn begin(device: Device, stage: &str) -> Result<Self> {
-        let alone = PROFILER.lock().unwrap_or_else(PoisonError::into_inner);
+        const LOOKS: Duration = Duration::from_millis(10);
+        if MARKS.with_borrow(Option::is_some) {
+            return Err(Error::Torch("the thread is profiled already".into()));
+        }
+        let alone = loop {
+            match PROFILER.try_lock() {
+                Ok(alone) => break alone,
+                Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    cancel::check()?;
+                    thread::sleep(LOOKS);
+                }
+            }
+        };
         device::synchronize(device)?;
         // SAFETY: recordings are begun and ended on this thread alone, one at a time.
         unsafe { ffi::tw_profile_begin(i32::from(device != Device::Cpu)) }?;
         MARKS.set(Some(Vec::new()));
+        RECORDING.fetch_add(1, Ordering::Relaxed);
         IS_RECORDING.store(true, Ordering::Relaxed);
         Ok(Self { device, stage: part(Part::Stage, || stage.to_owned()), _alone: alone })
     }
@@ -148,12 +167,18 @@ extern "C" fn gather(event: *const RawEvent, of: *mut c_void) {
 #[derive(Debug)]
 pub struct Range {
     raw: NonNull<c_void>,
+    recording: u64,
     /// Ranges end on the thread that they began on.
     _here: PhantomData<*const ()>,
 }
 
 impl Drop for Range {
     fn drop(&mut self) {
+        // One that outlived its recording is left alone: the profiler has closed it, and another
+        // recording knows nothing of it.
+        if MARKS.with_borrow(Option::is_some) && self.recording != RECORDING.load(Ordering::Relaxed) {
+            return;
+        }
         // SAFETY: it began on this thread, and ends once.
         unsafe { ffi::tw_range_end(self.raw.as_ptr()) };
     }
@@ -180,7 +205,7 @@ fn begin(mark: impl FnOnce() -> Mark) -> Option<Range> {
         marks.push(mark());
         // SAFETY: the name has as many bytes; the profiler copies it.
         let raw = unsafe { ffi::tw_range_begin(name.as_ptr().cast(), name.len()) };
-        NonNull::new(raw).map(|raw| Range { raw, _here: PhantomData })
+        NonNull::new(raw).map(|raw| Range { raw, recording: RECORDING.load(Ordering::Relaxed), _here: PhantomData })
     })
 }
 
@@ -226,5 +251,17 @@ mod tests {
         drop(Profiler::begin(Device::Cpu, "decode").unwrap());
         let other = thread::spawn(|| Profiler::begin(Device::Cpu, "encode").unwrap().end().unwrap());
         assert_eq!(named(&other.join().unwrap(), "encode").len(), 1);
+    }
+
+    #[test]
+    fn a_thread_is_recorded_once_at_a_time() {
+        let first = Profiler::begin(Device::Cpu, "decode").unwrap();
+        let tile = part(Part::Tile, || "tile 0".into());
+        assert!(Profiler::begin(Device::Cpu, "decode").is_err());
+        drop(first);
+        let second = Profiler::begin(Device::Cpu, "encode").unwrap();
+        drop(tile);
+        let recording = second.end().unwrap();
+        assert_eq!((named(&recording, "encode").len(), named(&recording, "tile 0").len()), (1, 0));
     }
 }

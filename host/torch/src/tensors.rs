@@ -53,21 +53,34 @@ pub fn from_bytes(bytes: &[u8], shape: &[i64], stored: Kind, kind: Kind, device:
     if device != Device::Cpu || stored == kind || bytes.as_ptr().align_offset(size) != 0 {
         return Ok(Tensor::f_from_data_size(bytes, shape, stored)?.f_to_device(device)?.f_to_kind(kind)?);
     }
-    let strides: Vec<i64> = (0..shape.len()).map(|axis| shape[axis + 1..].iter().product()).collect();
     // SAFETY: `bytes` holds exactly `shape` elements, is aligned for them, and outlives the tensor,
     // which is only read: the conversion below makes a new one because the kind differs.
-    let borrowed = unsafe { Tensor::f_from_blob(bytes.as_ptr(), shape, &strides, stored, Device::Cpu)? };
+    let borrowed = unsafe { Tensor::f_from_blob(bytes.as_ptr(), shape, &dense(shape), stored, Device::Cpu)? };
     Ok(borrowed.f_to_kind(kind)?)
 }
 
-/// The values of a tensor in host memory, one after another.
+/// The steps of a tensor's axes whose values lie one after another.
+fn dense(shape: &[i64]) -> Vec<i64> {
+    (0..shape.len()).map(|axis| shape[axis + 1..].iter().product()).collect()
+}
+
+/// The values of a tensor in host memory, one after another. They take no memory of libtorch's on a
+/// CPU.
 ///
 /// # Errors
 /// Memory is out.
 pub fn bytes_of(tensor: &Tensor) -> Result<Vec<u8>> {
-    let tensor = tensor.f_contiguous()?;
-    let mut bytes = vec![0_u8; tensor.numel() * tensor.f_kind()?.elt_size_in_bytes()];
-    tensor.f_copy_data_u8(&mut bytes, tensor.numel())?;
+    let (shape, kind) = (tensor.size(), tensor.f_kind()?);
+    let length = tensor.numel() * kind.elt_size_in_bytes();
+    let mut bytes: Vec<u8> = Vec::new();
+    bytes.try_reserve_exact(length).map_err(|_| Error::OutOfMemory { bytes: length as u64 })?;
+    bytes.resize(length, 0);
+    if length > 0 {
+        let place = bytes.as_mut_ptr();
+        // SAFETY: the bytes are as long as a dense tensor of this shape and type, and outlive the
+        // one that stands for them.
+        unsafe { Tensor::f_from_blob(place, &shape, &dense(&shape), kind, Device::Cpu) }?.f_copy_(tensor)?;
+    }
     Ok(bytes)
 }
 

@@ -18,7 +18,7 @@ use tilewright_torch::{
 use super::{ClipJob, ClipLatents, Sink, price::Chunks};
 use crate::{
     Error, Grid, Result,
-    capturing::Inputs,
+    capturing::{Inputs, Passing, Values},
     offload::Turns,
     profiling::{Unit, WHOLE},
     task::{Allowance, AttemptContext, AttemptError, Attempted, Task, check_peak, likely, load, settle, trim_between},
@@ -45,8 +45,8 @@ pub(super) struct ClipDecoding<'a> {
     base: u64,
     /// The last attempt ended at values that were not finite.
     not_finite: bool,
-    /// The frames that were delivered, by sample and first frame, if they are kept for a capture.
-    kept: Option<Vec<((usize, u32), Tensor)>>,
+    /// The frames that were delivered, for a capture.
+    kept: Passing,
 }
 
 /// The frames of a rehearsal go nowhere.
@@ -123,7 +123,7 @@ impl<'a> ClipDecoding<'a> {
             aside,
             base: 0,
             not_finite: false,
-            kept: None,
+            kept: Passing::default(),
         }
     }
 
@@ -204,9 +204,12 @@ impl<'a> ClipDecoding<'a> {
                 None => Ok(()),
             };
             self.decoders = std::mem::take(&mut rehearsal.decoders);
-            ended?;
-            synchronize(self.job.machine.device)?;
+            let ended = ended.and_then(|()| Ok(synchronize(self.job.machine.device)?));
             plain = begun.elapsed();
+            if ended.is_err() {
+                self.aside += start.elapsed();
+                return ended.map(|()| plain);
+            }
         }
         context.span = WHOLE;
         self.aside += start.elapsed();
@@ -223,7 +226,10 @@ impl<'a> ClipDecoding<'a> {
         if !context.profiling.is_wanted {
             return self.samples(plan, format, context);
         }
-        let (device, plain) = (self.job.machine.device, self.rehearse(plan, format, context)?);
+        // State that an earlier attempt left takes the memory that a rehearsal would.
+        let is_fresh = self.live.is_none() && self.delivered.iter().sum::<u32>() == self.resumed;
+        let plain = if is_fresh { self.rehearse(plan, format, context)? } else { Duration::ZERO };
+        let device = self.job.machine.device;
         let profiler = Profiler::begin(device, &Stage::Decode.to_string())?;
         self.samples(plan, format, context)?;
         context.profiling.keep(profiler.end()?, Unit::Chunk, plain, device);
@@ -440,9 +446,8 @@ impl<'a> ClipDecoding<'a> {
         let outcome = self.sink.frames(sample as u32, self.delivered[sample], &frames);
         self.aside += start.elapsed();
         outcome.map_err(|error| AttemptError::Broken(Error::Sink(error)))?;
-        if let Some(kept) = &mut self.kept {
-            kept.push(((sample, self.delivered[sample]), frames.shallow_clone()));
-        }
+        let first = self.delivered[sample];
+        self.kept.keep(|_| format!("{sample}.from_frame.{first}"), &frames);
         self.delivered[sample] += frames.size()[0] as u32;
         Ok(())
     }
@@ -451,18 +456,21 @@ impl<'a> ClipDecoding<'a> {
 impl Task<Vae> for ClipDecoding<'_> {
     type Output = ();
 
-    fn inputs(&self) -> Inputs {
+    fn inputs(&mut self) -> tilewright_capture::Result<Inputs> {
         let ClipLatents { vae, latents } = self.job.input;
-        Inputs::new(vec![("input".into(), latents.shallow_clone())], &vae.capture_facts())
+        Ok(Inputs::new(Values::of([("input".into(), latents)])?, &vae.capture_facts()))
     }
 
-    fn outputs(&self, _: &()) -> Vec<(String, Tensor)> {
-        let name = |(sample, first): &(usize, u32)| format!("{sample}.from_frame.{first}");
-        self.kept.iter().flatten().map(|(place, frames)| (name(place), frames.shallow_clone())).collect()
+    fn outputs(&mut self, _: &()) -> tilewright_capture::Result<Values> {
+        self.kept.take()
+    }
+
+    fn goes_on(&self) -> bool {
+        self.live.is_some() || self.delivered.iter().any(|delivered| *delivered > 0)
     }
 
     fn keep_for_capture(&mut self) {
-        self.kept = Some(Vec::new());
+        self.kept.begin();
     }
 
     fn attempt(&mut self, plan: &Plan, context: &mut AttemptContext<'_>) -> Attempted<((), Outcome)> {

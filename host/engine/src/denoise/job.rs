@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     Error, Finished, Job, Machine, Observer, Result, Unfinished,
-    capturing::Inputs,
+    capturing::{Inputs, Values},
     run::{is_hopeless, run},
     task::{Allowance, AttemptContext, AttemptError, Attempted, Task, measure, settle},
     text::USUAL_TOKENS,
@@ -300,15 +300,20 @@ impl<'a> SampleTask<'a> {
 impl Task<Denoise> for SampleTask<'_> {
     type Output = Sampled;
 
-    fn inputs(&self) -> Inputs {
+    fn inputs(&mut self) -> tilewright_capture::Result<Inputs> {
         let SampleInput { denoiser, sampling } = self.job.input;
         let (tensors, sampling) = sampling.written();
-        Inputs::new(tensors, &SampleFacts { sampling, transformer: denoiser.written() })
+        let values = Values::of(tensors.iter().map(|(name, tensor)| (name.clone(), tensor)))?;
+        Ok(Inputs::new(values, &SampleFacts { sampling, transformer: denoiser.written() }))
     }
 
-    fn outputs(&self, Sampled { latents, noisy }: &Sampled) -> Vec<(String, Tensor)> {
-        let noisy = noisy.iter().map(|(noisy, _)| ("noisy".to_owned(), noisy.shallow_clone()));
-        [("output".to_owned(), latents.shallow_clone())].into_iter().chain(noisy).collect()
+    fn outputs(&mut self, Sampled { latents, noisy }: &Sampled) -> tilewright_capture::Result<Values> {
+        let noisy = noisy.iter().map(|(noisy, _)| ("noisy".to_owned(), noisy));
+        Values::of([("output".to_owned(), latents)].into_iter().chain(noisy))
+    }
+
+    fn goes_on(&self) -> bool {
+        self.from.is_some()
     }
 
     fn attempt(

@@ -18,7 +18,7 @@ use tilewright_torch::{
 use super::{ClipEncodeJob, ClipSource, EncodedClip, Frames, division::Division, price::chunk};
 use crate::{
     Error, Result,
-    capturing::Inputs,
+    capturing::{Inputs, Passing, Values},
     offload::Turns,
     profiling::{Unit, WHOLE},
     task::{Allowance, AttemptContext, AttemptError, Attempted, Task, check_peak, likely, load, settle, trim_between},
@@ -50,8 +50,8 @@ pub(super) struct ClipEncoding<'a> {
     aside: Duration,
     /// Bytes in use that are not this encode's.
     base: u64,
-    /// The frames that the source gave, if they are kept for a capture.
-    kept: Option<Vec<Tensor>>,
+    /// The frames that the source gave, for a capture.
+    kept: Passing,
 }
 
 /// Frames that are kept until all tiles have taken them.
@@ -86,7 +86,7 @@ impl<'a> ClipEncoding<'a> {
             elapsed: Duration::ZERO,
             aside: Duration::ZERO,
             base: 0,
-            kept: None,
+            kept: Passing::default(),
         }
     }
 
@@ -120,9 +120,7 @@ impl<'a> ClipEncoding<'a> {
             return Err(broken(reason.into()));
         }
         self.ended = size[0] < i64::from(count);
-        if let Some(kept) = &mut self.kept {
-            kept.push(frames.shallow_clone());
-        }
+        self.kept.keep(|index| format!("frames.{index}"), &frames);
         // Frames that make no whole latent frame are left out.
         let whole = if self.encoded == 0 { size[0] } else { size[0] - size[0] % i64::from(temporal) };
         if self.encoded == 0 && whole == 0 {
@@ -168,9 +166,12 @@ impl<'a> ClipEncoding<'a> {
                 None => Ok(()),
             });
             self.encoder = rehearsal.encoder.take();
-            ended?;
-            synchronize(self.job.machine.device)?;
+            let ended = ended.and_then(|()| Ok(synchronize(self.job.machine.device)?));
             plain = begun.elapsed();
+            if ended.is_err() {
+                self.aside += start.elapsed();
+                return ended.map(|()| plain);
+            }
         }
         context.span = WHOLE;
         self.aside += start.elapsed();
@@ -182,7 +183,10 @@ impl<'a> ClipEncoding<'a> {
         if !context.profiling.is_wanted {
             return self.chunks(plan, context);
         }
-        let (device, plain) = (self.job.machine.device, self.rehearse(plan, context)?);
+        // Only the beginning can be taken twice: the source gives each frame once.
+        let is_fresh = self.encoded == 0 && self.chunk.is_none();
+        let plain = if is_fresh { self.rehearse(plan, context)? } else { Duration::ZERO };
+        let device = self.job.machine.device;
         let profiler = Profiler::begin(device, &Stage::Encode.to_string())?;
         let latents = self.chunks(plan, context)?;
         context.profiling.keep(profiler.end()?, Unit::Chunk, plain, device);
@@ -378,18 +382,20 @@ fn in_pieces(
 impl Task<Vae> for ClipEncoding<'_> {
     type Output = EncodedClip;
 
-    fn inputs(&self) -> Inputs {
-        let frames = self.kept.iter().flatten().enumerate();
-        let frames = frames.map(|(index, frames)| (format!("frames.{index}"), frames.shallow_clone()));
-        Inputs::new(frames.collect(), &self.job.input.vae.capture_facts())
+    fn inputs(&mut self) -> tilewright_capture::Result<Inputs> {
+        Ok(Inputs::new(self.kept.take()?, &self.job.input.vae.capture_facts()))
     }
 
-    fn outputs(&self, output: &EncodedClip) -> Vec<(String, Tensor)> {
-        vec![("output".into(), output.latents.shallow_clone())]
+    fn outputs(&mut self, output: &EncodedClip) -> tilewright_capture::Result<Values> {
+        Values::of([("output".into(), &output.latents)])
+    }
+
+    fn goes_on(&self) -> bool {
+        self.encoded > 0 || self.chunk.is_some()
     }
 
     fn keep_for_capture(&mut self) {
-        self.kept = Some(Vec::new());
+        self.kept.begin();
     }
 
     fn attempt(&mut self, plan: &Plan, context: &mut AttemptContext<'_>) -> Attempted<(EncodedClip, Outcome)> {

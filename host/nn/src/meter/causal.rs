@@ -93,8 +93,11 @@ impl CausalOps for Meter {
         let frame = bytes(&Axes::four([1, channels, height, width]), Dtype::F32);
         let wide = if frames.dtype == Dtype::F32 { 0 } else { frame };
         self.touch(wide + frame + bytes(&Axes::four([1, 1, height, width]), Dtype::F32));
+        // All passes are over values in f32, whatever the type; 16-bit ones are converted before
+        // and after.
         let passes = if silu { 8 } else { 6 };
-        self.moves(passes * output.bytes());
+        let converted = if frames.dtype == Dtype::F32 { 0 } else { 2 * output.bytes() };
+        self.moves(passes * bytes(&output.axes, Dtype::F32) + converted);
         Ok(output)
     }
 
@@ -109,8 +112,10 @@ impl CausalOps for Meter {
         let copy = (frames.dtype != Dtype::F32 && self.costs.kernels.on_cpu).then(|| self.hold(wide));
         let normed = self.output(frames.axes.dense(), Dtype::F32);
         drop(copy);
-        // Lengths, a quotient and a product.
-        self.moves(5 * frames.bytes());
+        // Lengths, a quotient and a product, all of f32 values; 16-bit ones are converted for the
+        // first two and after the last.
+        let converted = if frames.dtype == Dtype::F32 { 0 } else { 3 * (wide + frames.bytes()) };
+        self.moves(5 * wide + converted);
         let output = match self.format.layer_dtype {
             Dtype::F32 => normed,
             dtype => self.output(frames.axes.dense(), dtype),

@@ -3,6 +3,7 @@
 
 use tch::{Kind, Tensor};
 use tilewright_kernels::winograd_products;
+use tilewright_plan::Layout;
 use tilewright_torch::profile::{Amount, Category, Range, operation};
 
 /// Bytes of a tensor's values, read or written once.
@@ -50,20 +51,26 @@ pub(super) fn linear(tokens: &Tensor, weight: &Tensor) -> Option<Range> {
 }
 
 /// A norm of a tensor in passes that read or write it.
-pub(super) fn norm(name: &str, tensor: &Tensor, passes: u64) -> Option<Range> {
+pub(super) fn norm(name: &str, tensor: &Tensor, passes: impl FnOnce() -> u64) -> Option<Range> {
     // The mean, the squares, and a product and a sum to norm.
     const EACH: f64 = 6.0;
     operation(name, Category::Norm, || Amount {
         operations: EACH * tensor.numel() as f64,
-        bytes: passes as f64 * bytes(tensor),
+        bytes: passes() as f64 * bytes(tensor),
     })
 }
 
 /// A product of rows `left` with a matrix of `rows` rows that is stored in some bytes.
-pub(super) fn product(name: &str, left: &Tensor, rows: i64, stored: f64, output: &Tensor) -> Option<Range> {
+pub(super) fn product(
+    name: &str,
+    left: &Tensor,
+    rows: i64,
+    stored: impl FnOnce() -> f64,
+    output: &Tensor,
+) -> Option<Range> {
     operation(name, Category::Gemm, || Amount {
         operations: 2.0 * left.numel() as f64 * rows as f64,
-        bytes: bytes(left) + stored + bytes(output),
+        bytes: bytes(left) + stored() + bytes(output),
     })
 }
 
@@ -84,16 +91,19 @@ pub(super) fn convolution(picture: &Tensor, weight: &Tensor, stride: i64, paddin
     })
 }
 
-/// A 3×3 convolution by Winograd's filtering of rows of a width from `into` to `out` channels, over
-/// `frames` frames: the products that are left of it.
+/// A 3×3 convolution by Winograd's filtering of `rows` rows of `input` to `out` channels, over `frames`
+/// frames: the products that are left of it.
 pub(super) fn winograd(
-    [batch, into, out]: [i64; 3],
-    [rows, width]: [i64; 2],
+    input: Option<&Tensor>,
+    [out, rows]: [i64; 2],
     frames: usize,
     upsamples: bool,
     stores: bool,
 ) -> Option<Range> {
     operation("tilewright::winograd_convolution", Category::Convolution, || {
+        let size = input.map(Tensor::size).unwrap_or_default();
+        let &[batch, into, _, width] = &size[..] else { return Amount::default() };
+        let width = if upsamples { 2 * width } else { width };
         let (pixels, channels) = ((batch * rows * width) as f64, [into, out].map(|channels| channels as f64));
         let read = if upsamples { pixels / 4.0 } else { pixels } * channels[0] * frames as f64;
         let written = if stores { pixels * channels[1] } else { 0.0 };
@@ -104,11 +114,37 @@ pub(super) fn winograd(
     })
 }
 
-/// Attention of queries [N, tokens, width] with keys of `others` tokens, all heads together.
-pub(super) fn attention(name: &str, query: &Tensor, others: i64, tensors: &[&Tensor]) -> Option<Range> {
+/// Attention of queries [N, tokens, width] with keys [N, others, width], all heads together.
+pub(super) fn attention(name: &str, [query, key]: [&Tensor; 2], others: &[&Tensor]) -> Option<Range> {
     operation(name, Category::Attention, || Amount {
-        operations: 4.0 * query.numel() as f64 * others as f64,
-        bytes: all_bytes(tensors),
+        operations: 4.0 * query.numel() as f64 * key.size().get(1).copied().unwrap_or_default() as f64,
+        bytes: all_bytes(&[query, key]) + all_bytes(others),
+    })
+}
+
+/// A copy to another memory order; nothing moves if a tensor is in it.
+pub(super) fn reordered(tensor: &Tensor, layout: Layout) -> Option<Range> {
+    operation("tilewright::memory_order", Category::Layout, || {
+        let (size, steps) = (tensor.size(), tensor.stride());
+        let order = match layout {
+            Layout::ChannelsLast if size.len() == 4 => vec![1, 3, 2, 0],
+            _ => (0..size.len()).rev().collect(),
+        };
+        let mut step = 1;
+        let is_there = order.into_iter().all(|axis| {
+            let fits = size[axis] == 1 || steps[axis] == step;
+            step *= size[axis];
+            fits
+        });
+        Amount { operations: 0.0, bytes: if is_there { 0.0 } else { 2.0 * bytes(tensor) } }
+    })
+}
+
+/// Tensors put together.
+pub(super) fn concatenated(parts: &[Tensor]) -> Option<Range> {
+    operation("tilewright::concatenate", Category::Layout, || Amount {
+        operations: 0.0,
+        bytes: 2.0 * parts.iter().map(bytes).sum::<f64>(),
     })
 }
 
@@ -124,9 +160,15 @@ mod tests {
         let of = |shape: &[i64]| Tensor::zeros(shape, (Dtype::Float, Device::Cpu));
         let profiler = Profiler::begin(Device::Cpu, "decode").unwrap();
         drop(convolution(&of(&[2, 8, 16, 16]), &of(&[4, 8, 3, 3]), 1, [1, 1]));
-        drop(product("tilewright::multiply", &of(&[5, 8]), 3, 96.0, &of(&[5, 3])));
-        drop(attention("tilewright::attention", &of(&[1, 7, 8]), 9, &[]));
-        drop(winograd([1, 8, 4], [10, 20], 1, false, true));
+        drop(product("tilewright::multiply", &of(&[5, 8]), 3, || 96.0, &of(&[5, 3])));
+        drop(attention("tilewright::attention", [&of(&[1, 7, 8]), &of(&[1, 9, 8])], &[]));
+        drop(winograd(Some(&of(&[1, 8, 12, 20])), [4, 10], 1, false, true));
+        drop(reordered(&of(&[1, 8, 2, 2]), Layout::ChannelsFirst));
+        drop(reordered(&of(&[1, 8, 2, 2]), Layout::ChannelsLast));
+        drop(reordered(
+            &of(&[1, 8, 2, 2]).permute([0, 2, 3, 1]).contiguous().permute([0, 3, 1, 2]),
+            Layout::ChannelsLast,
+        ));
         let recording = profiler.end().unwrap();
         let mut found = Vec::new();
         for event in &recording.events {
@@ -134,12 +176,15 @@ mod tests {
                 found.push([amount.operations, amount.bytes]);
             }
         }
-        found.sort_by(|one, other| one[0].total_cmp(&other[0]));
+        found.sort_by(|one, other| one[0].total_cmp(&other[0]).then(one[1].total_cmp(&other[1])));
         assert_eq!(
             found,
             [
+                [0.0, 0.0],
+                [0.0, 0.0],
+                [0.0, 2.0 * 4.0 * 32.0],
                 [2.0 * 5.0 * 8.0 * 3.0, 4.0 * (40.0 + 15.0) + 96.0],
-                [4.0 * 7.0 * 8.0 * 9.0, 0.0],
+                [4.0 * 7.0 * 8.0 * 9.0, 4.0 * (56.0 + 72.0)],
                 [2.0 * 4.0 * 200.0 * 8.0 * 4.0, 4.0 * 200.0 * 12.0],
                 [2.0 * 512.0 * 4.0 * 8.0 * 9.0, 4.0 * (4096.0 + 288.0 + 2048.0)],
             ]

@@ -43,8 +43,7 @@ impl CausalOps for Torch {
 
     fn concatenate(&self, parts: &[Tensor], axis: usize) -> Result<Tensor> {
         cancel::check()?;
-        let all: Vec<&Tensor> = parts.iter().chain(parts).collect();
-        let _joined = amounts::each_value("tilewright::concatenate", Category::Layout, 0.0, &all);
+        let _joined = amounts::concatenated(parts);
         Ok(Tensor::f_cat(parts, axis as i64)?)
     }
 
@@ -70,7 +69,7 @@ impl CausalOps for Torch {
     fn rms_norm(&self, frames: &Tensor, gamma: &Tensor, silu: bool) -> Result<Tensor> {
         let (count, channels, height, width) = frames.size4()?;
         let output = self.empty([count, channels, height, width])?;
-        let _norm = amounts::norm("tilewright::rms_norm", frames, 2);
+        let _norm = amounts::norm("tilewright::rms_norm", frames, || 2);
         if self.has_winograd() {
             unit_norm(frames, gamma, silu, &output)?;
             return Ok(output);
@@ -93,7 +92,7 @@ impl CausalOps for Torch {
 
     fn rms_norm_at_once(&self, frames: &Tensor, gamma: &Tensor) -> Result<Tensor> {
         cancel::check()?;
-        let _norm = amounts::norm("tilewright::rms_norm", frames, 4);
+        let _norm = amounts::norm("tilewright::rms_norm", frames, || 4);
         let length = scalar::clamp_min_in_place(scalar::length(frames, 1)?, LEAST_LENGTH)?;
         // In f32, for frames of any type.
         Ok(frames.f_div(&length)?.f_mul_(gamma)?.f_to_kind(kind(self.format.layer_dtype)?)?)
@@ -121,9 +120,8 @@ impl CausalOps for Torch {
         let rows: Vec<Rows<'_>> = frames.iter().map(|frame| Rows::all(frame)).collect();
         let (add, output) = split_store(store);
         let height = rows.last().map_or(0, |rows| rows.height);
-        let (batch, into, _, width) = frames.last().map_or(Ok((0, 0, 0, 0)), |frame| frame.size4())?;
-        let extents = [batch, into, kernel.out()];
-        let _convolution = amounts::winograd(extents, [height, width], frames.len(), false, output.is_some());
+        let (last, extents) = (frames.last().copied(), [kernel.out(), height]);
+        let _convolution = amounts::winograd(last, extents, frames.len(), false, output.is_some());
         Ok(kernel.convolve_frames(&rows, None, 0..height, add, output, None)?)
     }
 

@@ -89,7 +89,7 @@ impl Torch {
                 Piece::Packed(packed)
                     if self.format.product_form == Products::Int8 && packed::has_int8_products(packed) =>
                 {
-                    let stored = packed.bytes().len() as f64;
+                    let stored = || packed.bytes().len() as f64;
                     let _product = amounts::product("tilewright::multiply_int8", left, rows, stored, &part);
                     packed::multiply_int8(left, packed, bias.as_ref(), &part)?;
                 }
@@ -102,7 +102,7 @@ impl Torch {
                     let bias = bias
                         .map(|bias| Ok::<_, Error>(bias.f_to_kind(kind(self.format.product_dtype)?)?))
                         .transpose()?;
-                    let stored = amounts::bytes(weight);
+                    let stored = || amounts::bytes(weight);
                     let _product = amounts::product("tilewright::multiply", left, rows, stored, &part);
                     linear_onto(&part, left, weight, bias.as_ref())?;
                 }
@@ -144,7 +144,7 @@ impl Torch {
 fn multiply_packed(output: &Tensor, left: &Tensor, packed: &Packed, bias: Option<&Tensor>) -> Result<()> {
     let kind = left.f_kind()?;
     if left.device() == Device::Cpu && packed::has_products(kind) {
-        let (rows, stored) = (packed.shape()[0] as i64, packed.bytes().len() as f64);
+        let (rows, stored) = (packed.shape()[0] as i64, || packed.bytes().len() as f64);
         let _product = amounts::product("tilewright::multiply_packed", left, rows, stored, output);
         return Ok(packed::multiply(left, packed, bias, output)?);
     }
@@ -162,11 +162,15 @@ fn multiply_fp8(
     bias: Option<&Tensor>,
     quick_sums: bool,
 ) -> Result<bool> {
+    // A matrix without such operands is no product of this name in a profile.
+    if !packed.has_fp8_operands() {
+        return Ok(false);
+    }
     let size = left.size();
     let columns = size.last().copied().unwrap_or_default();
     let flat = left.f_reshape([-1, columns])?;
     let [rows, wide] = packed.shape();
-    let _product = amounts::product("tilewright::multiply_fp8", left, rows, (rows * wide) as f64, output);
+    let _product = amounts::product("tilewright::multiply_fp8", left, rows, || (rows * wide) as f64, output);
     let Some(product) = packed.multiply_fp8(&flat, bias, quick_sums)? else { return Ok(false) };
     output.shallow_clone().f_copy_(&product.f_view_as(output).or_else(|_| product.f_reshape(output.size()))?)?;
     Ok(true)
@@ -212,7 +216,7 @@ fn multiply_rows_of(
         drop(expansion);
         let bias = bias.map(|bias| bias.f_narrow(0, start, count)?.f_to_kind(kind)).transpose()?;
         let part = output.f_narrow(1, start, count)?;
-        let _product = amounts::product("tilewright::multiply", left, count, amounts::bytes(&weight), &part);
+        let _product = amounts::product("tilewright::multiply", left, count, || amounts::bytes(&weight), &part);
         linear_onto(&part, left, &weight, bias.as_ref())?;
     }
     Ok(())
@@ -266,7 +270,7 @@ impl TokenOps for Torch {
     }
 
     fn layer_norm(&self, tokens: &Tensor, norm: LayerNorm<'_, Self>, dtype: Dtype) -> Result<Tensor> {
-        let _norm = amounts::norm("tilewright::layer_norm", tokens, 2);
+        let _norm = amounts::norm("tilewright::layer_norm", tokens, || 2);
         if passes::fits(tokens) && [Dtype::F32, Dtype::Bf16].contains(&dtype) {
             let output = self.unset(&tokens.size(), dtype)?;
             passes::layer_norm(&output, tokens, norm.epsilon, norm.affine, norm.modulation)?;
@@ -283,7 +287,7 @@ impl TokenOps for Torch {
         heads: i64,
         rotation: Option<&Tensor>,
     ) -> Result<()> {
-        let _norm = amounts::norm("tilewright::norm_heads", tokens, 2);
+        let _norm = amounts::norm("tilewright::norm_heads", tokens, || 2);
         if passes::fits(tokens) {
             return Ok(passes::norm_heads(tokens, norm.weight, norm.epsilon, rotation)?);
         }
@@ -296,7 +300,7 @@ impl TokenOps for Torch {
             return norm_of_a_copy(self, tokens, norm, dtype);
         }
         cancel::check()?;
-        let _norm = amounts::norm("tilewright::root_mean_square_norm", tokens, 2);
+        let _norm = amounts::norm("tilewright::root_mean_square_norm", tokens, || 2);
         Ok(device_tokens::root_mean_square_norm(tokens, norm.weight, norm.epsilon, kind(dtype)?)?)
     }
 
@@ -305,8 +309,7 @@ impl TokenOps for Torch {
             None if self.fused => multi_head::Way::Fused { apart: self.format.heads_apart },
             queries => multi_head::Way::Pieces(queries),
         };
-        let others = key.size().get(1).copied().unwrap_or_default();
-        let _attention = amounts::attention("tilewright::attend", query, others, &[query, key, value, output]);
+        let _attention = amounts::attention("tilewright::attend", [query, key], &[value, output]);
         Ok(multi_head::attend_onto(output, [query, key, value], heads, add, way)?)
     }
 
@@ -317,9 +320,7 @@ impl TokenOps for Torch {
         Biased { heads, scale, bias }: Biased<'_, Tensor>,
     ) -> Result<()> {
         let [query, key, value] = operands;
-        let others = key.size().get(1).copied().unwrap_or_default();
-        let tensors = [query, key, value, output, bias];
-        let _attention = amounts::attention("tilewright::attend_biased", query, others, &tensors);
+        let _attention = amounts::attention("tilewright::attend_biased", [query, key], &[value, output, bias]);
         Ok(multi_head::attend_biased_onto(output, operands, heads, bias, scale)?)
     }
 

@@ -24,6 +24,8 @@ thread_local! {
 
 /// A watch over the layers that this thread runs, until it is dropped.
 pub struct Watch {
+    /// The function before, which sees nothing meanwhile.
+    before: Option<Look>,
     _here: PhantomData<*const ()>,
 }
 
@@ -34,20 +36,17 @@ impl fmt::Debug for Watch {
 }
 
 impl Watch {
-    /// Shows the tensors of this thread's layers to a function, in place of one before.
+    /// Shows the tensors of this thread's layers to a function; one before sees nothing meanwhile.
     pub fn begin(look: Look) -> Self {
-        if LOOK.replace(Some(look)).is_none() {
-            WATCHED.fetch_add(1, Ordering::Relaxed);
-        }
-        Self { _here: PhantomData }
+        WATCHED.fetch_add(1, Ordering::Relaxed);
+        Self { before: LOOK.replace(Some(look)), _here: PhantomData }
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        if LOOK.take().is_some() {
-            WATCHED.fetch_sub(1, Ordering::Relaxed);
-        }
+        LOOK.set(self.before.take());
+        WATCHED.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -82,6 +81,7 @@ mod tests {
             if count.get() < 2 { Ok(()) } else { Err(Error::Cancelled.into()) }
         }));
         see("conv_in", End::Out, &tensor).unwrap();
+        drop(Watch::begin(Box::new(|_, _, _| Ok(()))));
         assert!(see("conv_in", End::Out, &tensor).is_err());
         drop(watch);
         see("conv_in", End::Out, &tensor).unwrap();

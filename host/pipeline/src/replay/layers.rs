@@ -48,7 +48,8 @@ struct Stream {
     captured: Captured,
     rest: IntoIter<FileEntry>,
     pattern: Option<LayerPattern>,
-    passed: HashMap<Key, Stored>,
+    /// The files of those that the run has not come to.
+    passed: HashMap<Key, FileEntry>,
     found: LayersCompared,
     calls: LayerCalls,
     bound: f64,
@@ -143,8 +144,8 @@ impl Stream {
 
     /// The captured tensor of a name, if there is one.
     fn take(&mut self, key: &Key) -> Result<Option<Stored>> {
-        if let Some(stored) = self.passed.remove(key) {
-            return Ok(Some(stored));
+        if let Some(file) = self.passed.remove(key) {
+            return Ok(Some(self.captured.layer(&file)?.tensor));
         }
         // A tensor that the limit left out would read all of the rest.
         const AHEAD: usize = 64;
@@ -154,7 +155,7 @@ impl Stream {
             if (&layer, call, end) == (&key.0, key.1, key.2) {
                 return Ok(Some(tensor));
             }
-            self.passed.insert((layer, call, end), tensor);
+            self.passed.insert((layer, call, end), next);
         }
         Ok(None)
     }

@@ -146,7 +146,7 @@ impl Replay<'_> {
         let inputs = self.inputs(entry)?;
         let sampling = Sampling::from_written(sampling, |name| inputs.get(name).map(Tensor::shallow_clone));
         let sampling = sampling.map_err(|reason| self.refused(entry, reason))?;
-        let limit = self.memory_limit.unwrap_or(record.request.memory_limit);
+        let limit = self.memory_limit(record.request.memory_limit);
         let job = DenoiseJob::new(self.machine, &model.denoiser, &sampling, limit, record.request.objective)?;
         self.check(entry, job.estimate(&record.plan), planner, record)?;
         let finished = job.run(planner, None, observer).map_err(|unfinished| unfinished.error)?;
@@ -177,7 +177,7 @@ impl Replay<'_> {
         }
         let store = WeightStore::new(Budget::Last);
         let texts = Texts { encoder: &encoder, weights: &store, embedded: &embedded, left_out: facts.left_out };
-        let limit = self.memory_limit.unwrap_or(record.request.memory_limit);
+        let limit = self.memory_limit(record.request.memory_limit);
         let job = TextJob::new(self.machine, self.host, texts, limit, record.request.objective)?;
         self.check(entry, job.estimate(&record.plan), planner, record)?;
         let finished = job.run(planner, observer).map_err(|unfinished| unfinished.error)?;
@@ -232,10 +232,7 @@ impl Replay<'_> {
 
     fn limit(&self, record: &Record<Vae>) -> MemoryLimit {
         let captured = &record.request;
-        MemoryLimit {
-            bytes: self.memory_limit.unwrap_or(captured.memory_limit),
-            counts_weights: captured.limit_counts_weights,
-        }
+        MemoryLimit { bytes: self.memory_limit(captured.memory_limit), counts_weights: captured.limit_counts_weights }
     }
 
     /// Refuses the captured plan where it can't be carried out; another planner answers for itself.
