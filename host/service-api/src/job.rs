@@ -51,8 +51,8 @@ pub struct JobRequest {
     /// decodes: of samples the weights always count.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub count_weights: bool,
-    /// The work is profiled: the job's `profile` says where its time went. It is rehearsed first, so
-    /// that the job takes longer.
+    /// The work is profiled: the job's `profile` says where its time went. It is rehearsed first,
+    /// so that the job takes longer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub profile: bool,
     /// The latent carries the model's scaling, as diffusers saves it.

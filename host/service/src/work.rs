@@ -238,7 +238,7 @@ impl JobEnded {
     }
 }
 
-/// What is left of work that has ended, well or not.
+/// The things that are left of work that has ended, well or not.
 struct Ended<W: Executed> {
     record: Option<Box<Record<W::Work>>>,
     output: Option<W::Output>,

@@ -45,9 +45,9 @@ pub struct ProfileQuery {
 
 /// Fetch the profile of a job
 ///
-/// Of a job that was submitted with `profile`, when it has ended: a trace for ui.perfetto.dev and
-/// chrome://tracing, in which its stages, steps, chunks, tiles and blocks are ranges, or a page that
-/// stands alone. The job's own `profile` has the tables. Like a result it never changes.
+/// A job that was submitted with `profile` and has ended has a trace for ui.perfetto.dev and
+/// chrome://tracing, in which its stages, steps, chunks, tiles and blocks are ranges, and a page
+/// that stands alone. The job's own `profile` has the tables. Like a result, both never change.
 #[utoipa::path(
     get, path = "/v1/jobs/{id}/profile", operation_id = "getProfile",
     params(("id" = String, Path, description = "The job's id"), ProfileQuery),
@@ -68,7 +68,7 @@ pub async fn get(
     method: Method,
     asked: HeaderMap,
 ) -> ApiResult<Response> {
-    let stored = app.blocking(move |app| Ok(app.server.jobs.store.get(&id)?.ok_or_else(job_not_found)?)).await?;
+    let stored = app.blocking(move |app| app.server.jobs.store.get(&id)?.ok_or_else(job_not_found)).await?;
     if !stored.request.profile {
         return Err(Problem::not_found("no profile: the job was not asked for one: submit it with profile"));
     }

@@ -93,7 +93,7 @@ pub async fn result(
     kept.answer(&method, &asked).await?.ok_or_else(gone)
 }
 
-/// A file of a job that never changes once it is there.
+/// A file of a job that never changes once it exists.
 pub struct KeptFile<'a> {
     /// The file in a word.
     pub what: &'a str,

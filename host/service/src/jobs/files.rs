@@ -205,7 +205,8 @@ impl JobFiles {
     }
 
     /// Removes the files that a job read, the steps that it kept and the events of its profiles:
-    /// nothing needs them once it has ended, but for the picture that it began with, and its mask: it may be made again from them.
+    /// nothing needs them once it has ended, but for the picture that it began with, and its mask:
+    /// it may be made again from them.
     pub fn forget_inputs(&self, id: &str) {
         let began = self.input(id, Input::Image).is_file();
         self.forget_events(id);

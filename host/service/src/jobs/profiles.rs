@@ -1,6 +1,6 @@
-//! The profiles of jobs, in a folder beside their results. Each stage's is kept when the stage ends,
-//! with its events, so that it outlives the server; the events become a trace and a page when the
-//! job ends.
+//! The profiles of jobs, in a folder beside their results. Each stage's is kept when the stage
+//! ends, with its events, so that it outlives the server; the events become a trace and a page when
+//! the job ends.
 
 use std::{
     fs, io,

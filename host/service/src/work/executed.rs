@@ -135,7 +135,8 @@ impl Execution<'_> {
         self.assignment.allows_blended || Loss::allows_blended(&self.stored.request.allow, Stage::Decode)
     }
 
-    /// Counts work that ended well, and keeps its trial with the summary of its profile. Work by several plans says nothing of one.
+    /// Counts work that ended well, and keeps its trial with the summary of its profile. Work by
+    /// several plans says nothing of one.
     pub fn count<W: Followed + Kept>(
         &self,
         history: &mut Trials,
