@@ -97,6 +97,12 @@ pub(crate) fn layer_path(folder: &str, number: u32) -> String {
 }
 
 impl Manifest {
+    /// The number of tensors of layers.
+    pub fn layer_tensors(&self) -> usize {
+        let is_layer = |file: &&FileEntry| file.path.split('/').nth(1) == Some(LAYERS);
+        self.files.iter().filter(is_layer).count()
+    }
+
     /// The manifest's bytes, with its digest.
     pub(crate) fn sealed(&mut self) -> Vec<u8> {
         self.sha256 = self.digest();

@@ -135,10 +135,10 @@ impl Sink {
     }
 
     /// Writes the manifest and gives the capture its name, once everything is on the disk.
-    pub fn finish(&mut self) -> Result<()> {
+    pub fn finish(&mut self) -> Result<Manifest> {
         let finished = self.try_finish();
         self.end();
-        finished
+        finished.map(|()| self.manifest.clone())
     }
 
     fn try_finish(&mut self) -> Result<()> {

@@ -47,7 +47,7 @@ fn write(settings: Settings) -> crate::Result<()> {
     denoise.facts(&json!({"seed": 5}))?;
     denoise.record(&json!({"device": {"name": "cpu"}, "hints": [{"name": "prompt", "value": "a purple fox"}]}))?;
     denoise.finish(Duration::from_micros(1500))?;
-    capture.finish()
+    capture.finish().map(drop)
 }
 
 fn names(folder: &Path) -> Vec<String> {

@@ -106,12 +106,12 @@ impl Capture {
         })
     }
 
-    /// Puts everything on the disk, and gives the folder its name.
+    /// Puts everything on the disk, and gives the folder its name; returns what is in it.
     ///
     /// # Errors
     /// [`Error::Unfinished`], [`Error::Ended`], [`Error::NoRoom`], or the disk fails; nothing of
     /// the capture stays then.
-    pub fn finish(self) -> Result<()> {
+    pub fn finish(self) -> Result<Manifest> {
         lock(&self.sink).finish()
     }
 }

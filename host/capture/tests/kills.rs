@@ -27,7 +27,7 @@ fn write(folder: &Path) -> Result<(), tilewright_capture::Error> {
     }
     stage.outputs(&[("latent", tensor)])?;
     stage.finish(Duration::ZERO)?;
-    capture.finish()
+    capture.finish().map(drop)
 }
 
 #[test]

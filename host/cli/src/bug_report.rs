@@ -4,7 +4,7 @@ use std::{env, fs, io::Write};
 
 use serde::Serialize;
 use serde_json::json;
-use tilewright_capture::{Captured, Entry, Keep, Report as Packed};
+use tilewright_capture::{Captured, Entry, Keep, LEFT_OUT, Report as Packed};
 use tilewright_engine::{Machine, Probe};
 use tilewright_plan::bytes;
 
@@ -33,7 +33,7 @@ pub fn run(arguments: &Report) -> Outcome {
     output::writable(&arguments.output)?;
     let captured = Captured::open(&arguments.folder)?;
     let keep = Keep { prompts: arguments.with_prompts, names: arguments.with_names };
-    let mut extra: Vec<(&str, Vec<u8>)> = vec![("versions.json", versions()?)];
+    let mut extra: Vec<(&str, Vec<u8>)> = vec![("versions.json", versions(arguments.with_names)?)];
     match Machine::open(arguments.on.device, Probe::Kept) {
         Ok(machine) => {
             let facts = json!({
@@ -68,11 +68,24 @@ pub fn run(arguments: &Report) -> Outcome {
     Ok(())
 }
 
-fn versions() -> Outcome<Vec<u8>> {
+/// True if a value is a number or a switch, or the variable's name says that it is made of them:
+/// any other may have names in it.
+fn is_plain(variable: &str, value: &str) -> bool {
+    const SWITCHES: [&str; 10] = ["", "on", "off", "yes", "no", "true", "false", "auto", "cpu", "cuda"];
+    const OF_NUMBERS: [&str; 3] = ["_ALLOC_CONF", "_VISIBLE_DEVICES", "_GFX_VERSION"];
+    let is_number =
+        !value.is_empty() && value.chars().all(|letter| letter.is_ascii_digit() || ".,:-+%".contains(letter));
+    is_number || SWITCHES.contains(&value) || OF_NUMBERS.iter().any(|end| variable.ends_with(end))
+}
+
+fn versions(with_names: bool) -> Outcome<Vec<u8>> {
     let set: serde_json::Map<String, serde_json::Value> = env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .filter(|(name, _)| PREFIXES.iter().any(|prefix| name.starts_with(prefix)))
-        .map(|(name, value)| (name, value.into()))
+        .map(|(name, value)| {
+            let value = if with_names || is_plain(&name, &value) { value } else { LEFT_OUT.to_owned() };
+            (name, value.into())
+        })
         .collect();
     text(&json!({
         "tilewright": env!("CARGO_PKG_VERSION"),

@@ -1,12 +1,12 @@
 //! `--capture FOLDER`: the capture that the stages of a command are added to.
 
 use std::{
-    path::PathBuf,
-    sync::{Arc, Mutex, OnceLock},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use clap::Args;
-use tilewright_capture::{Capture, LayerPattern, Settings};
+use tilewright_capture::{Capture, LayerPattern, Manifest, Settings};
 use tilewright_engine::Capturing;
 use tilewright_plan::{bytes, words::with_noun};
 
@@ -19,7 +19,10 @@ use crate::{
 const LIMIT: u64 = 4 << 30;
 
 /// The capture of the command, and its folder.
-static CAPTURE: OnceLock<Mutex<Option<(Arc<Capturing>, PathBuf)>>> = OnceLock::new();
+static CAPTURE: OnceLock<Mutex<Option<Begun>>> = OnceLock::new();
+
+/// A capture under way, and its folder.
+type Begun = (Arc<Capturing>, PathBuf);
 
 /// The capture of a command.
 #[derive(Args, Debug)]
@@ -48,7 +51,7 @@ impl CaptureOptions {
     /// # Errors
     /// The option was given where nothing is to be captured, or the folder can't be made.
     pub fn begin(&self, dry_run: bool, profiled: bool) -> Outcome {
-        let Some(folder) = &self.folder else { return Ok(()) };
+        let Some(folder) = self.folder.as_ref().filter(|folder| !folder.as_os_str().is_empty()) else { return Ok(()) };
         for (other, is_given) in [("--dry-run", dry_run), ("--profile", profiled)] {
             if is_given {
                 // A setting for all commands gives way to an option of this one.
@@ -59,6 +62,8 @@ impl CaptureOptions {
                 return Err(Failure::input(format!("--capture and {other}: {reason}: leave one out")));
             }
         }
+        // One setting serves several commands: each has a folder of its own.
+        let folder = if is_on_command_line() { folder.clone() } else { free(folder) };
         let settings = Settings {
             folder: folder.clone(),
             layers: self.layers.clone(),
@@ -66,8 +71,24 @@ impl CaptureOptions {
             prompts: self.prompts,
         };
         let capturing = Arc::new(Capturing::new(Capture::begin(settings)?));
-        let _ = CAPTURE.set(Mutex::new(Some((capturing, folder.clone()))));
+        let _ = CAPTURE.set(Mutex::new(Some((capturing, folder))));
         Ok(())
+    }
+}
+
+/// The folder, or the first of `FOLDER-2`, `FOLDER-3` and so on that is not there.
+fn free(folder: &Path) -> PathBuf {
+    let numbered = |number: u32| {
+        let mut name = folder.as_os_str().to_owned();
+        name.push(format!("-{number}"));
+        PathBuf::from(name)
+    };
+    let mut others = (2..=9999).map(numbered);
+    let is_free = |path: &Path| path.symlink_metadata().is_err();
+    if is_free(folder) {
+        folder.to_owned()
+    } else {
+        others.find(|path| is_free(path)).unwrap_or_else(|| folder.to_owned())
     }
 }
 
@@ -79,8 +100,25 @@ fn is_on_command_line() -> bool {
     })
 }
 
-fn current() -> Option<std::sync::MutexGuard<'static, Option<(Arc<Capturing>, PathBuf)>>> {
-    CAPTURE.get().map(|capture| capture.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+/// Says which layers are not in a capture.
+fn note_layers(contents: &Manifest) {
+    let Some(pattern) = &contents.layers else { return };
+    let withheld = contents.stages.iter().any(|stage| stage.withheld > 0);
+    match (contents.layer_tensors(), contents.left_out) {
+        (0, 0) if !withheld => tell!(
+            "warning: no layer that is run at once is named '{pattern}': 'tilewright bench estimates' lists those of a \
+             VAE, and '**' captures all"
+        ),
+        (_, 0) => {}
+        (_, left_out) => tell!(
+            "warning: {} of layers are left out: a larger --capture-limit holds them",
+            with_noun(u32::try_from(left_out).unwrap_or(u32::MAX), "tensor")
+        ),
+    }
+}
+
+fn current() -> Option<MutexGuard<'static, Option<Begun>>> {
+    CAPTURE.get().map(|capture| capture.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// The capture that stages are added to.
@@ -97,14 +135,15 @@ pub fn finish() {
         return;
     };
     match capturing.finish() {
-        Ok(0) => {}
-        Ok(stages) => {
-            let stages = with_noun(stages, "stage");
+        Ok(None) => {}
+        Ok(Some(contents)) => {
+            let stages = with_noun(contents.stages.len() as u32, "stage");
             tell!(
                 "captured {stages} in {}: 'tilewright replay {}' runs them again",
                 folder.display(),
                 folder.display()
             );
+            note_layers(&contents);
         }
         Err(error) => tell!("warning: nothing is captured: {}", Failure::from(error)),
     }

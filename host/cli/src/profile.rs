@@ -105,6 +105,8 @@ impl ProfileOption {
     }
 
     fn show(&self, file: &Path, aside: bool, found: &[(Profile, Recording)]) -> Outcome {
+        // The file first: it must not depend on who reads the tables.
+        write(file, found)?;
         let tables: Vec<String> = found.iter().map(|(profile, _)| in_words(profile)).collect();
         let tables = tables.join("\n\n");
         match (aside, printer::is_quiet()) {
@@ -112,7 +114,7 @@ impl ProfileOption {
             (true, false) => printer::lines(&tables),
             (false, _) => writeln!(printer::summary(), "\n{tables}")?,
         }
-        write(file, found)
+        Ok(())
     }
 }
 

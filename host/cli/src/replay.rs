@@ -6,7 +6,7 @@ use serde::Serialize;
 use tilewright_capture::{Captured, StageEntry};
 use tilewright_engine::{Machine, Probe};
 use tilewright_pipeline::{Replay, ReplayFiles, ReplayPlanners, Replayed, TensorDifference};
-use tilewright_plan::{Planner, Stage, Work};
+use tilewright_plan::{Planner, Stage, Work, words::with_noun};
 use tilewright_policy::Policy;
 
 use crate::{
@@ -36,6 +36,8 @@ enum Outcomes {
 pub fn run(arguments: &ReplayCapture) -> Outcome {
     let captured = Captured::open(&arguments.folder)?;
     let chosen = chosen(arguments, &captured)?;
+    check_files(arguments, &chosen)?;
+    note_left_out(&captured);
     let mut planners = planners(arguments, &chosen)?;
     arguments.on.set_threads();
     let machine = Machine::open(arguments.on.device, Probe::Kept)?;
@@ -106,6 +108,31 @@ fn chosen(arguments: &ReplayCapture, captured: &Captured) -> Outcome<Vec<StageEn
     match stages.is_empty() {
         true => Err(Failure::input(format!("{}: no stage that can be replayed", arguments.folder.display()))),
         false => Ok(stages),
+    }
+}
+
+/// Refuses files that no stage would take: the comparison would say nothing of them.
+fn check_files(arguments: &ReplayCapture, chosen: &[StageEntry]) -> Outcome {
+    let given = [
+        ("--vae", arguments.vae.is_some(), &[Stage::Decode, Stage::Encode][..]),
+        ("--transformer", !arguments.transformer.is_empty(), &[Stage::Denoise]),
+        ("--text-encoder", !arguments.text_encoder.is_empty(), &[Stage::Text]),
+    ];
+    let unused = given
+        .iter()
+        .find(|(_, is_given, stages)| *is_given && !chosen.iter().any(|stage| stages.contains(&stage.stage)));
+    match unused {
+        Some((option, ..)) => Err(Failure::input(format!("{option}: no stage that is replayed has one: leave it out"))),
+        None => Ok(()),
+    }
+}
+
+/// Says that layers were left out of a capture: the first one that differs may be among them.
+fn note_left_out(captured: &Captured) {
+    let left_out = captured.manifest().left_out;
+    if left_out > 0 {
+        let tensors = with_noun(u32::try_from(left_out).unwrap_or(u32::MAX), "tensor");
+        crate::tell::note(&format!("{tensors} of layers are not in the capture, because of its limit"));
     }
 }
 

@@ -14,7 +14,7 @@ use std::{
 use serde::Serialize;
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
-use tilewright_capture::{Capture, Dtype, End as CaptureEnd, StageWriter, TensorView};
+use tilewright_capture::{Capture, Dtype, End as CaptureEnd, Manifest, StageWriter, TensorView};
 use tilewright_nn::{End, LayerCalls, Watch};
 use tilewright_plan::Stage;
 use tilewright_torch::bytes_of;
@@ -34,14 +34,15 @@ impl Capturing {
         Self { capture, begun: AtomicU32::new(0), error: Mutex::new(None) }
     }
 
-    /// Finishes the capture; returns the number of its stages.
+    /// Finishes the capture; returns what is in it. One of no stage is none: nothing is left of it.
     ///
     /// # Errors
     /// The first error that ended it: nothing of it is left then.
-    pub fn finish(self) -> tilewright_capture::Result<u32> {
+    pub fn finish(self) -> tilewright_capture::Result<Option<Manifest>> {
         match self.error.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(error) => Err(error),
-            None => self.capture.finish().map(|()| self.begun.into_inner()),
+            None if self.begun.into_inner() == 0 => Ok(None),
+            None => self.capture.finish().map(Some),
         }
     }
 
@@ -51,7 +52,7 @@ impl Capturing {
             Err(error) => {
                 let mut first = self.error.lock().unwrap_or_else(PoisonError::into_inner);
                 if first.is_none() {
-                    tracing::warn!(%error, "the capture has ended");
+                    tracing::debug!(%error, "the capture has ended");
                     *first = Some(error);
                 }
                 None

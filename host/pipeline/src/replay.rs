@@ -184,6 +184,6 @@ impl Replay<'_> {
     }
 
     fn refused(&self, entry: &StageEntry, reason: String) -> Error {
-        Error::input(&self.captured.folder().join(&entry.folder), format!("can't be run again: {reason}"))
+        Error::input(self.captured.folder().join(&entry.folder), format!("can't be run again: {reason}"))
     }
 }

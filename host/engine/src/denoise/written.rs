@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
-use tilewright_sampling::ModelSampling;
+use tilewright_sampling::{ModelSampling, Sampler};
 
 use super::{ConditioningTensors, Kept, Prompt, Sampling};
 
@@ -127,7 +127,7 @@ impl Sampling {
             guidance: facts.guidance,
             cfg: facts.cfg,
             sigmas: facts.sigmas,
-            sampler: facts.sampler.parse().map_err(|error| format!("{error}"))?,
+            sampler: facts.sampler.parse::<Sampler>()?,
             model: facts.model,
             whole_timesteps: facts.whole_timesteps,
             reuse: facts.reuse,

@@ -276,6 +276,8 @@ impl<O: Ops> Bands<'_, O> {
             track(Step::Within(0.5 + done / 2.0))?;
         }
         track(Step::Layer)?;
+        // With the shortcut, which it is added to at once.
+        ops.see(conv2.layer(), End::Out, &output)?;
         ops.see(&resnet.block, End::Out, &output)?;
         Ok(Picture::Held { tensor: output, sums })
     }

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use serde::Deserialize;
-use tch::Tensor;
+use tch::{Kind, Tensor};
 use tilewright_capture::StageEntry;
 use tilewright_engine::{
     Budget, DenoiseJob, DenoiserFacts, MemoryLimit, Observer, Overrides, Sampled, Sampling, SamplingFacts, Sink,
@@ -63,6 +63,7 @@ impl Replay<'_> {
     ) -> Result<Ran<Vae>> {
         let model = self.vae(entry)?;
         let latents = self.input(entry, &self.inputs(entry)?, "input")?;
+        self.check_shape(entry, &latents, if matches!(model, Model::Clip(_)) { 5 } else { 4 })?;
         let job = Decode::new(self.machine, &model, &latents, self.limit(record), record.request.objective)?;
         let job = job.allowing_blended(record.request.allows_blended);
         self.check(entry, job.estimate(&record.plan), planner, record)?;
@@ -89,7 +90,11 @@ impl Replay<'_> {
         let (model, inputs) = (self.vae(entry)?, self.inputs(entry)?);
         let request = &record.request;
         let (input, frames) = match model {
-            Model::Picture(_) => (EncodeInput::Pictures(self.input(entry, &inputs, "input")?), None),
+            Model::Picture(_) => {
+                let pictures = self.input(entry, &inputs, "input")?;
+                self.check_shape(entry, &pictures, 4)?;
+                (EncodeInput::Pictures(pictures), None)
+            }
             Model::Clip(_) => {
                 let mut pieces = Vec::new();
                 while let Some(piece) = inputs.get(&format!("frames.{}", pieces.len())) {
@@ -100,8 +105,12 @@ impl Replay<'_> {
                 }
                 let frames = Tensor::f_cat(&pieces, 0).map_err(tilewright_torch::Error::from);
                 let frames = frames.map_err(tilewright_engine::Error::from)?;
+                self.check_shape(entry, &frames, 4)?;
                 let extents =
                     [u64::from(request.batch), request.frames.into(), request.height.into(), request.width.into()];
+                if extents.contains(&0) {
+                    return Err(self.refused(entry, "its record has no size".into()));
+                }
                 (EncodeInput::foreseen(&model, extents, 0)?, Some(frames))
             }
         };
@@ -228,6 +237,18 @@ impl Replay<'_> {
     fn input(&self, entry: &StageEntry, inputs: &BTreeMap<String, Tensor>, name: &str) -> Result<Tensor> {
         let input = inputs.get(name).map(Tensor::shallow_clone);
         input.ok_or_else(|| self.refused(entry, format!("the tensor {name} is missing")))
+    }
+
+    /// Checks that a tensor can be the input of a model: of its number of axes, of f32, and with
+    /// values.
+    fn check_shape(&self, entry: &StageEntry, input: &Tensor, axes: usize) -> Result<()> {
+        let shape = input.size();
+        let reason = match input.f_kind() {
+            Ok(Kind::Float) if shape.len() == axes && shape.iter().all(|extent| *extent > 0) => return Ok(()),
+            Ok(Kind::Float) => format!("its input {shape:?} is none of {axes} axes that the VAE takes"),
+            _ => "its input is not f32".to_owned(),
+        };
+        Err(self.refused(entry, reason))
     }
 
     fn limit(&self, record: &Record<Vae>) -> MemoryLimit {

@@ -166,6 +166,8 @@ mod tests {
             policy: String::new(),
             plan: String::new(),
             peaks,
+            estimated_parts: Vec::new(),
+            peaks_are_rough: false,
             compared_ms: [9.0, 10.0],
             compared: "the stage".into(),
             estimated_ms: None,
