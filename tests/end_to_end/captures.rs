@@ -1,5 +1,5 @@
-//! Captures: stages that are run again to the same bits, weights that were changed, folders that are
-//! whole or not there, and reports without secrets.
+//! Captures: stages that are run again to the same bits, weights that were changed, folders that
+//! are whole or not there, and reports without secrets.
 
 use std::{
     fs::{self, File},
@@ -189,7 +189,7 @@ fn prompts_stay_out_of_captures_and_names_out_of_reports() {
     for word in ["elephant", "my-secret-picture", "flux-shapes", &home] {
         assert!(!has(&report, word), "{word}");
     }
-    // What is in it is a capture again.
+    // The contents are a capture again.
     assert!(has(&report, "capture.json"));
 }
 

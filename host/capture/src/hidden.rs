@@ -38,7 +38,7 @@ impl Hidden {
     /// # Errors
     /// None can be made there.
     pub fn create(parent: &Path) -> io::Result<Self> {
-        // The error of one that is missing says more than that of the file that can't be made in it.
+        // The error of a missing one says more than that of a file that can't be made in it.
         fs::metadata(parent)?;
         remove_leftovers(parent);
         for _ in 0..TRIES {

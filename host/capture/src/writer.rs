@@ -162,8 +162,8 @@ impl StageWriter {
         self.tensors(OUTPUTS, tensors)
     }
 
-    /// True if tensors of this layer are captured. The answer costs little, and saves all other work
-    /// for the rest.
+    /// True if tensors of this layer are captured. The answer costs little, and saves all other
+    /// work for the rest.
     pub fn wants(&self, layer: &str) -> bool {
         !self.is_withheld() && self.layers.as_ref().is_some_and(|layers| layers.matches(layer))
     }
@@ -198,8 +198,8 @@ impl StageWriter {
         lock(&self.sink).forget_layers(&self.entry.folder)
     }
 
-    /// Writes the facts that running the stage again takes beside its inputs. Without prompts, their
-    /// text is left out, as by [`redact`].
+    /// Writes the facts that running the stage again takes beside its inputs. Without prompts,
+    /// their text is left out, as by [`redact`].
     ///
     /// # Errors
     /// As [`StageWriter::inputs`].

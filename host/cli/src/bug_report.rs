@@ -19,7 +19,7 @@ use crate::{
 /// Variables of the environment that change how the program runs.
 const PREFIXES: [&str; 8] = ["TILEWRIGHT_", "PYTORCH_", "TORCH_", "CUDA_", "HIP_", "HSA_", "MIOPEN_", "OMP_"];
 
-/// What went into a report.
+/// The contents of a report.
 #[derive(Serialize)]
 struct Listed<'a> {
     output: String,

@@ -54,7 +54,7 @@ pub fn run(mut arguments: Decode) -> Outcome {
     }
     arguments.report.record.check()?;
     let ended = batch.run(&inputs, "decoded", || Decoder::open(arguments, &batch, &inputs, is_clip));
-    // Of several inputs, those that were decoded count.
+    // Inputs that were decoded count, not the others.
     arguments.report.profile.finish(aside || arguments.report.json, ended)
 }
 

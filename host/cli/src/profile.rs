@@ -74,8 +74,8 @@ impl ProfileOption {
         Ok(roles)
     }
 
-    /// Shows the profiles of work that has ended, and writes the file; `aside` shows them on standard
-    /// error, where standard output is something else.
+    /// Shows the profiles of work that has ended, and writes the file; `aside` shows them on
+    /// standard error, where standard output is something else.
     ///
     /// # Errors
     /// That of the work, or the file can't be written.

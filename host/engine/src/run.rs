@@ -204,7 +204,7 @@ impl<'r, 'a, W: Runnable, I> Run<'r, 'a, W, I> {
     /// The result, and the record with its outcome.
     fn finish<T: Task<W>>(self, task: &T, output: T::Output, outcome: W::Outcome) -> Finished<T::Output, W> {
         let cold = self.job.note_run(&self.decision.plan);
-        // What the profiler costs is not the plan's.
+        // Time of the profiler is not the plan's.
         let attempts = Attempts { count: self.attempts.len() as u32 + 1, load: self.load, cold };
         let outcome = W::with_attempts(outcome, attempts);
         if !cold && !self.has_other_plans && !self.is_profiled {

@@ -39,8 +39,8 @@ pub struct Query<'a, W: Kept = Vae> {
 impl History {
     /// Records of successful runs of this model on this device, at a quarter to four times this
     /// size (batch · frames · height · width) that were not profiled, newest first, the later-added
-    /// first at the same time. Of each plan, whatever its reason, the newest eight and few older ones; of the newest
-    /// 4096 that match. A damaged file is quarantined, as in [`History::open`].
+    /// first at the same time. Of each plan, whatever its reason, the newest eight and few older
+    /// ones; of the newest 4096 that match. A damaged file is quarantined, as in [`History::open`].
     ///
     /// # Errors
     /// SQLite can't read.
@@ -70,7 +70,7 @@ impl History {
             if *of_plan > NEWEST_OF_PLAN && !of_plan.is_power_of_two() {
                 continue;
             }
-            // What the profiler costs is not the plan's.
+            // Time of the profiler is not the plan's.
             let text: String = match record.query_row([id], |row| Ok((row.get(0)?, row.get::<_, Option<String>>(1)?))) {
                 Ok((_, Some(_))) => continue,
                 Ok((text, None)) => text,

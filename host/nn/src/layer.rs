@@ -1,5 +1,5 @@
-//! Layers by their names, so that what they take and what goes through them can be told apart from
-//! what others do.
+//! Layers by their names, so that what they take and what goes through them can be distinguished
+//! from what others do.
 
 use std::{borrow::Borrow, collections::HashMap};
 
@@ -26,8 +26,8 @@ pub enum End {
 pub struct LayerCalls(HashMap<Box<str>, [u32; 2]>);
 
 impl LayerCalls {
-    /// The number of a layer's call, from 0, by the tensors that were at this end of it before: some
-    /// layers show one end alone.
+    /// The number of a layer's call, from 0, by the tensors that were at this end of it before:
+    /// some layers show one end alone.
     pub fn number(&mut self, layer: &str, end: End) -> u32 {
         let of_end = usize::from(end == End::Out);
         if !self.0.contains_key(layer) {
@@ -71,7 +71,7 @@ impl Layer {
         Ok(output)
     }
 
-    /// Runs the layer, which writes its result to a tensor that is there.
+    /// Runs the layer, which writes its result to a tensor that exists.
     ///
     /// # Errors
     /// As [`Self::run`].

@@ -134,8 +134,8 @@ impl Meter {
     }
 
     /// The time of each layer, by its name, in the order in which they first ran; none unless
-    /// [`Self::count_layers`] was asked for. Time within an inner layer is in the inner one's and in
-    /// those around it.
+    /// [`Self::count_layers`] was asked for. Time within an inner layer is in the inner one's and
+    /// in those around it.
     pub fn layers(&self) -> Vec<LayerSeconds> {
         self.ledger.layers()
     }

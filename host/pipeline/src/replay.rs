@@ -34,11 +34,11 @@ pub struct ReplayFiles {
 /// The planners that decide in place of the captured plans.
 #[derive(Default)]
 pub struct ReplayPlanners<'p> {
-    /// Of decodes and encodes.
+    /// The planner of decodes and encodes.
     pub vae: Option<Box<dyn Planner<Vae> + 'p>>,
-    /// Of samples.
+    /// The planner of samples.
     pub denoise: Option<Box<dyn Planner<Denoise> + 'p>>,
-    /// Of texts.
+    /// The planner of texts.
     pub text: Option<Box<dyn Planner<Text> + 'p>>,
 }
 
@@ -53,8 +53,8 @@ pub struct Replay<'a> {
     pub host: Option<&'a Machine>,
     /// Files in place of the captured ones.
     pub files: ReplayFiles,
-    /// The memory limit in bytes; else the captured one, or the default one of the machine where that
-    /// is less.
+    /// The memory limit in bytes; else the captured one, or the default one of the machine where
+    /// that is less.
     pub memory_limit: Option<u64>,
     /// The largest difference of a layer's values, over the largest of the captured values, up to
     /// which they count as the same.
@@ -125,7 +125,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Runs a stage of a kind of work, by the captured plan unless there is a planner, and compares.
+    /// Runs a stage of a kind of work, by the captured plan unless there is a planner, and
+    /// compares.
     fn replay<W: Work>(
         &self,
         entry: &StageEntry,
@@ -171,7 +172,7 @@ impl Replay<'_> {
         self.memory_limit.unwrap_or_else(|| captured.min(default_limit(self.machine)))
     }
 
-    /// What a capture's JSON says.
+    /// The value that a capture's JSON has.
     fn parsed<T: DeserializeOwned>(
         &self,
         entry: &StageEntry,

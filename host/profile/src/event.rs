@@ -157,7 +157,7 @@ pub struct Event {
     pub name: String,
     /// The meaning.
     pub kind: Kind,
-    /// Where it ran.
+    /// The thread or the stream.
     pub track: Track,
     /// Nanoseconds since the recording began.
     pub start: u64,

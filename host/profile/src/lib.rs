@@ -20,7 +20,8 @@
 //! # };
 //! # let facts = Facts {
 //! #     stage: "decode".into(), device: "a device".into(), on_gpu: false, request: String::new(),
-//! #     policy: String::new(), plan: String::new(), peaks, estimated_parts: Vec::new(), peaks_are_rough: false, compared_ms: [9.0, 10.0],
+//! #     policy: String::new(), plan: String::new(), peaks, compared_ms: [9.0, 10.0],
+//! #     estimated_parts: Vec::new(), peaks_are_rough: false,
 //! #     compared: "the stage".into(), estimated_ms: None, manual_attention: false, in_f32: true,
 //! # };
 //! let profile = Profile::of(&Recording { events }, facts)?;

@@ -99,9 +99,9 @@ impl DevicePacked {
         self.stored == Stored::F8E4m3 && is_plain && self.shape().iter().all(|side| side % FP8_SIDES == 0)
     }
 
-    /// The product [rows of `left`, rows] with FP8 operands, if the matrix has them. `left` [rows, columns] in bf16 or f16 is rounded
-    /// to FP8 by one scale, that of its largest value. Sums are in f32, or in fewer bits
-    /// (`use_fast_accum` of `_scaled_mm`).
+    /// The product [rows of `left`, rows] with FP8 operands, if the matrix has them. `left` [rows,
+    /// columns] in bf16 or f16 is rounded to FP8 by one scale, that of its largest value. Sums are
+    /// in f32, or in fewer bits (`use_fast_accum` of `_scaled_mm`).
     ///
     /// # Errors
     /// The device has no kernels for it; memory is out.

@@ -131,8 +131,8 @@ impl<'a> ClipEncoding<'a> {
         Ok((whole > 0).then_some(kept))
     }
 
-    /// Makes the next chunk the one at work, unless one is under way: that ends in the division that
-    /// it began in.
+    /// Makes the next chunk the one at work, unless one is under way: that ends in the division
+    /// that it began in.
     fn begin_chunk(&mut self, plan: &Plan, wanted: &Division) -> Attempted<()> {
         if self.chunk.is_some() {
             return Ok(());

@@ -258,7 +258,7 @@ impl<O: Ops> Bands<'_, O> {
             }
             track(Step::Within(done / 2.0))?;
         }
-        // Its input is normed rows, which are never there all at once.
+        // The convolution's input is normed rows, which are never held all at once.
         ops.see(conv1.layer(), End::Out, &hidden)?;
         // The sum may take the place of the input, which nothing else needs now.
         let output = match (output, picture) {

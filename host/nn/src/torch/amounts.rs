@@ -16,8 +16,8 @@ fn all_bytes(tensors: &[&Tensor]) -> f64 {
     tensors.iter().map(|tensor| bytes(tensor)).sum()
 }
 
-/// An operation on each value of the first tensor: `operations` for each, reading or writing all of the
-/// tensors once.
+/// An operation on each value of the first tensor: `operations` for each, reading or writing all of
+/// the tensors once.
 pub(super) fn each_value(name: &str, category: Category, operations: f64, tensors: &[&Tensor]) -> Option<Range> {
     operation(name, category, || Amount {
         operations: operations * tensors.first().map_or(0.0, |tensor| tensor.numel() as f64),
@@ -91,8 +91,8 @@ pub(super) fn convolution(picture: &Tensor, weight: &Tensor, stride: i64, paddin
     })
 }
 
-/// A 3×3 convolution by Winograd's filtering of `rows` rows of `input` to `out` channels, over `frames`
-/// frames: the products that are left of it.
+/// A 3×3 convolution by Winograd's filtering of `rows` rows of `input` to `out` channels, over
+/// `frames` frames: the products that are left of it.
 pub(super) fn winograd(
     input: Option<&Tensor>,
     [out, rows]: [i64; 2],

@@ -1,5 +1,5 @@
-//! The stages of a replay: each opens the model that was captured, or the one in its place, and gives
-//! it the captured inputs.
+//! The stages of a replay: each opens the model that was captured, or the one in its place, and
+//! gives it the captured inputs.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
@@ -22,14 +22,14 @@ struct VaeFacts {
     vae: PathBuf,
 }
 
-/// Those of a sample.
+/// The facts of a sample.
 #[derive(Deserialize)]
 struct SampleFacts {
     sampling: SamplingFacts,
     transformer: DenoiserFacts,
 }
 
-/// Those of texts.
+/// The facts of texts.
 #[derive(Deserialize)]
 struct TextFacts {
     text_encoder: PathBuf,
