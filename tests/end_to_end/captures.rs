@@ -11,9 +11,10 @@ use std::{
     time::Duration,
 };
 
-use safetensors::SafeTensors;
+use safetensors::{SafeTensors, tensor::TensorView};
 use serde_json::Value;
-use tilewright_capture::Captured;
+use tilewright_capture::{Captured, Manifest};
+use tilewright_files::digest;
 
 use crate::{
     profile::unread_prompt,
@@ -110,7 +111,12 @@ fn a_changed_weight_is_found_at_its_layer() {
     decode(&place, &inputs, &["--capture-layers", "**"]).succeeded();
     is_same(&place, &["decode"]);
     fs::copy(Path::new(&vae).with_file_name("config.json"), place.path("config.json")).unwrap();
-    for layer in ["decoder.conv_in", "decoder.up_blocks.0.resnets.0.conv1", "decoder.mid_block.resnets.1.conv1"] {
+    for layer in [
+        "decoder.conv_in",
+        "decoder.up_blocks.0.resnets.0.conv1",
+        "decoder.up_blocks.1.resnets.1.conv2",
+        "decoder.mid_block.resnets.1.conv1",
+    ] {
         let file = changed(&place, &vae, &format!("{layer}.weight"));
         assert_eq!(first_difference(&place, "--vae", &file), (layer.to_owned(), "out".to_owned()));
     }
@@ -209,6 +215,69 @@ fn a_capture_has_its_limit_and_never_fails_the_work() {
     assert!(stderr.contains("warning: nothing is captured") && stderr.contains("--capture-limit"), "{stderr}");
     assert!(!place.path("captured").exists() && place.path("out.safetensors").exists());
     assert_eq!(place.files(), ["middle.safetensors", "out.safetensors"], "nothing hidden stays");
+}
+
+#[test]
+fn a_capture_of_nothing_is_none_and_missing_layers_are_said() {
+    let place = Place::new();
+    let inputs = smaller(&place);
+    let missing = [inputs[0].clone(), "--vae".to_owned(), "missing".to_owned()];
+    decode(&place, &missing, &[]).failed(2, "missing");
+    assert_eq!(place.files(), ["middle.safetensors"], "the next capture finds its folder free");
+    let run = decode(&place, &inputs, &["--capture-layers", "decoder.up.2.**"]);
+    assert!(run.succeeded().stderr().contains("is named 'decoder.up.2.**'"), "{}", run.stderr());
+    // A file that no stage takes would be compared with nothing.
+    place.run(&["replay", "captured", "--transformer", &inputs[2]]).failed(2, "--transformer");
+}
+
+#[test]
+fn the_variable_captures_each_command_in_a_folder_of_its_own() {
+    let place = Place::new();
+    let inputs = smaller(&place);
+    let run = |options: &[&str]| {
+        let arguments: Vec<&str> = ["decode"].into_iter().chain(inputs.iter().map(String::as_str)).collect();
+        let arguments = [&arguments[..], &["--device", "cpu", "-o", "out.safetensors"], options].concat();
+        assert!(place.command(&arguments).env("TILEWRIGHT_CAPTURE", "captured").status().unwrap().success());
+    };
+    run(&[]);
+    run(&[]);
+    run(&["--dry-run"]);
+    run(&["--profile", "trace.json"]);
+    assert_eq!(place.files(), ["captured", "captured-2", "middle.safetensors", "out.safetensors", "trace.json"]);
+    Captured::open(&place.path("captured-2")).unwrap();
+}
+
+/// Changes a file of a capture, and seals the capture again as anybody can.
+fn reseal(place: &Place, path: &str, bytes: &[u8]) {
+    let manifest = place.path("captured/capture.json");
+    fs::write(place.path("captured").join(path), bytes).unwrap();
+    let mut contents: Manifest = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
+    let sealed = |contents: &Manifest| {
+        let mut text = serde_json::to_vec_pretty(contents).unwrap();
+        text.push(b'\n');
+        text
+    };
+    for file in contents.files.iter_mut().filter(|file| file.path == path) {
+        (file.bytes, file.sha256) = (bytes.len() as u64, digest::sha256(bytes));
+    }
+    contents.bytes = contents.files.iter().map(|file| file.bytes).sum();
+    contents.sha256 = String::new();
+    contents.sha256 = digest::sha256(&sealed(&contents));
+    fs::write(&manifest, sealed(&contents)).unwrap();
+}
+
+#[test]
+fn inputs_that_no_vae_takes_are_refused() {
+    let place = Place::new();
+    decode(&place, &smaller(&place), &[]).succeeded();
+    for shape in [vec![0, 16, 8, 8], vec![1, 16, 8, 0], vec![1, 16, 0, 16, 24], vec![16, 8, 8], vec![]] {
+        let bytes = vec![0; 4 * shape.iter().product::<usize>()];
+        let view = TensorView::new(safetensors::Dtype::F32, shape, &bytes).unwrap();
+        reseal(&place, "1-decode/inputs.safetensors", &safetensors::serialize([("input", view)], None).unwrap());
+        place.run(&["replay", "captured", "--device", "cpu"]).failed(1, "1 of 1 stages");
+        let replayed = replay(&place, &[]);
+        assert!(replayed[0]["error"].as_str().unwrap().contains("none of 4 axes"), "{replayed:?}");
+    }
 }
 
 #[test]

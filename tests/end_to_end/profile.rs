@@ -4,6 +4,7 @@
 use std::{
     collections::BTreeSet,
     fs,
+    process::Stdio,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -265,6 +266,23 @@ fn what_can_t_be_profiled_is_refused() {
     refused(&["-o", "out.png", "--profile", "-"], "--profile -");
     refused(&["-o", "out.png", "--profile", "nowhere/trace.json"], "nowhere");
     assert_eq!(place.files(), ["middle.safetensors"]);
+    // Nobody reads the tables, and the file is there.
+    let mut unread = place.command(&[
+        "decode",
+        &inputs[0],
+        &inputs[1],
+        &inputs[2],
+        "--device",
+        "cpu",
+        "-o",
+        "out.png",
+        "--profile",
+        "unread.json",
+    ]);
+    let mut unread = unread.stdout(Stdio::piped()).spawn().unwrap();
+    drop(unread.stdout.take());
+    unread.wait().unwrap();
+    assert!(fs::metadata(place.path("unread.json")).unwrap().len() > 0);
     // A failure leaves no trace.
     decode(
         &place,
