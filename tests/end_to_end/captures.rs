@@ -174,9 +174,9 @@ fn has(bytes: &[u8], word: &str) -> bool {
 #[test]
 fn prompts_stay_out_of_captures_and_names_out_of_reports() {
     let place = Place::new();
-    let prompt = "a purple elephant on a green square";
+    let prompt = format!("a purple elephant, {}", unread_prompt());
     let options = ["--device", "cpu", "--steps", "1", "-o", "my-secret-picture.png", "--capture", "captured"];
-    place.run(&[&["generate", prompt], &options[..]].concat()).succeeded();
+    place.run(&[&["generate", &prompt], &options[..]].concat()).succeeded();
     let mut files = Vec::new();
     contents(&place.path("captured"), &mut files);
     assert!(files.len() > 8, "{}", files.len());
