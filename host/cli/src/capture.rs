@@ -106,8 +106,7 @@ fn note_layers(contents: &Manifest) {
     let withheld = contents.stages.iter().any(|stage| stage.withheld > 0);
     match (contents.layer_tensors(), contents.left_out) {
         (0, 0) if !withheld => tell!(
-            "warning: no layer that is run at once is named '{pattern}': 'tilewright bench estimates' lists those of a \
-             VAE, and '**' captures all"
+            "warning: no layer is named '{pattern}': 'tilewright bench estimates' lists the names, and '**' captures all"
         ),
         (_, 0) => {}
         (_, left_out) => tell!(

@@ -118,6 +118,10 @@ fn check_files(arguments: &ReplayCapture, chosen: &[StageEntry]) -> Outcome {
         ("--transformer", !arguments.transformer.is_empty(), &[Stage::Denoise]),
         ("--text-encoder", !arguments.text_encoder.is_empty(), &[Stage::Text]),
     ];
+    let files = arguments.transformer.iter().chain(&arguments.text_encoder);
+    if let Some(missing) = files.chain(&arguments.vae).find(|path| !path.exists()) {
+        return Err(Failure::input(format!("{}: no such file", missing.display())));
+    }
     let unused = given
         .iter()
         .find(|(_, is_given, stages)| *is_given && !chosen.iter().any(|stage| stages.contains(&stage.stage)));
