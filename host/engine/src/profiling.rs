@@ -194,5 +194,22 @@ pub(crate) fn repeated<T, W: Work>(
     Ok((output, start.elapsed().saturating_sub(plain)))
 }
 
+/// Runs a piece of work twice that leaves nothing behind: to warm up, and to see how long it takes,
+/// which is returned. It is no progress.
+pub(crate) fn rehearsed<W: Work>(
+    context: &mut AttemptContext<'_, W>,
+    device: Device,
+    mut work: impl FnMut(&mut AttemptContext<'_, W>) -> Attempted<()>,
+) -> Attempted<Duration> {
+    context.span = [0.0, 0.0];
+    work(context)?;
+    synchronize(device)?;
+    let begun = Instant::now();
+    work(context)?;
+    synchronize(device)?;
+    context.span = WHOLE;
+    Ok(begun.elapsed())
+}
+
 /// The span of progress of work that runs once: it begins at 0, and is 1 long.
 pub(crate) const WHOLE: [f64; 2] = [0.0, 1.0];

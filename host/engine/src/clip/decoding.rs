@@ -20,7 +20,7 @@ use crate::{
     Error, Grid, Result,
     capturing::{Inputs, Passing, Values},
     offload::Turns,
-    profiling::{Unit, WHOLE},
+    profiling::{Unit, rehearsed},
     task::{Allowance, AttemptContext, AttemptError, Attempted, Task, check_peak, likely, load, settle, trim_between},
     weights::Lease,
 };
@@ -179,41 +179,22 @@ impl<'a> ClipDecoding<'a> {
         Ok(())
     }
 
-    /// Decodes the first chunk twice, apart, and drops its frames: to warm up, and to see how long
-    /// it takes, which is returned.
-    fn rehearse(
-        &mut self,
-        plan: &Plan,
-        format: ComputeFormat,
-        context: &mut AttemptContext<'_>,
-    ) -> Attempted<Duration> {
-        let start = Instant::now();
-        let (mut sink, mut plain) = (Nowhere, Duration::ZERO);
-        context.span = [0.0, 0.0];
-        for _ in 0..2 {
-            let mut rehearsal = ClipDecoding::new(self.job, &mut sink, &self.delivered);
-            rehearsal.decoders = std::mem::take(&mut self.decoders);
-            rehearsal.base = self.base;
-            let begun = Instant::now();
-            let sample = rehearsal.delivered.iter().position(|delivered| *delivered < self.job.request.frames);
-            let ended = match sample {
-                Some(sample) => rehearsal
-                    .prepare(sample, plan, format)
-                    .map_err(AttemptError::from)
-                    .and_then(|()| rehearsal.chunk(sample, context)),
-                None => Ok(()),
-            };
-            self.decoders = std::mem::take(&mut rehearsal.decoders);
-            let ended = ended.and_then(|()| Ok(synchronize(self.job.machine.device)?));
-            plain = begun.elapsed();
-            if ended.is_err() {
-                self.aside += start.elapsed();
-                return ended.map(|()| plain);
-            }
-        }
-        context.span = WHOLE;
-        self.aside += start.elapsed();
-        Ok(plain)
+    /// Decodes the first chunk apart, and drops its frames.
+    fn rehearse(&mut self, plan: &Plan, format: ComputeFormat, context: &mut AttemptContext<'_>) -> Attempted<()> {
+        let mut sink = Nowhere;
+        let mut rehearsal = ClipDecoding::new(self.job, &mut sink, &self.delivered);
+        rehearsal.decoders = std::mem::take(&mut self.decoders);
+        rehearsal.base = self.base;
+        let sample = rehearsal.delivered.iter().position(|delivered| *delivered < self.job.request.frames);
+        let ended = match sample {
+            Some(sample) => rehearsal
+                .prepare(sample, plan, format)
+                .map_err(AttemptError::from)
+                .and_then(|()| rehearsal.chunk(sample, context)),
+            None => Ok(()),
+        };
+        self.decoders = std::mem::take(&mut rehearsal.decoders);
+        ended
     }
 
     /// [`Self::samples`], under the profiler if the job asks for it.
@@ -228,8 +209,13 @@ impl<'a> ClipDecoding<'a> {
         }
         // State that an earlier attempt left takes the memory that a rehearsal would.
         let is_fresh = self.live.is_none() && self.delivered.iter().sum::<u32>() == self.resumed;
-        let plain = if is_fresh { self.rehearse(plan, format, context)? } else { Duration::ZERO };
-        let device = self.job.machine.device;
+        let (device, start) = (self.job.machine.device, Instant::now());
+        let plain = match is_fresh {
+            true => rehearsed(context, device, |context| self.rehearse(plan, format, context)),
+            false => Ok(Duration::ZERO),
+        };
+        self.aside += start.elapsed();
+        let plain = plain?;
         let profiler = Profiler::begin(device, &Stage::Decode.to_string())?;
         self.samples(plan, format, context)?;
         context.profiling.keep(profiler.end()?, Unit::Chunk, plain, device);

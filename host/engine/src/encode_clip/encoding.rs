@@ -20,7 +20,7 @@ use crate::{
     Error, Result,
     capturing::{Inputs, Passing, Values},
     offload::Turns,
-    profiling::{Unit, WHOLE},
+    profiling::{Unit, rehearsed},
     task::{Allowance, AttemptContext, AttemptError, Attempted, Task, check_peak, likely, load, settle, trim_between},
     weights::Lease,
 };
@@ -147,35 +147,19 @@ impl<'a> ClipEncoding<'a> {
         Ok(())
     }
 
-    /// Encodes the chunk at work twice, apart, and drops its latents: to warm up, and to see how
-    /// long it takes, which is returned.
-    fn rehearse(&mut self, plan: &Plan, context: &mut AttemptContext<'_>) -> Attempted<Duration> {
+    /// Encodes the frames of the chunk at work apart, and drops their latents.
+    fn rehearse(&mut self, plan: &Plan, context: &mut AttemptContext<'_>) -> Attempted<()> {
         let wanted = self.division(plan);
-        self.begin_chunk(plan, &wanted)?;
-        let (start, mut plain) = (Instant::now(), Duration::ZERO);
-        let Some(chunk) = &self.chunk else { return Ok(plain) };
-        let frames = chunk.frames.shallow_clone();
-        context.span = [0.0, 0.0];
-        for _ in 0..2 {
-            let mut source = |_| Ok(frames.shallow_clone());
-            let mut rehearsal = ClipEncoding::new(self.job, &mut source);
-            rehearsal.encoder = self.encoder.take();
-            let begun = Instant::now();
-            let ended = rehearsal.begin_chunk(plan, &wanted).and_then(|()| match rehearsal.chunk.take() {
-                Some(mut chunk) => rehearsal.tiles(&mut chunk, plan, &wanted, context),
-                None => Ok(()),
-            });
-            self.encoder = rehearsal.encoder.take();
-            let ended = ended.and_then(|()| Ok(synchronize(self.job.machine.device)?));
-            plain = begun.elapsed();
-            if ended.is_err() {
-                self.aside += start.elapsed();
-                return ended.map(|()| plain);
-            }
-        }
-        context.span = WHOLE;
-        self.aside += start.elapsed();
-        Ok(plain)
+        let Some(frames) = self.chunk.as_ref().map(|chunk| chunk.frames.shallow_clone()) else { return Ok(()) };
+        let mut source = |_| Ok(frames.shallow_clone());
+        let mut rehearsal = ClipEncoding::new(self.job, &mut source);
+        rehearsal.encoder = self.encoder.take();
+        let ended = rehearsal.begin_chunk(plan, &wanted).and_then(|()| match rehearsal.chunk.take() {
+            Some(mut chunk) => rehearsal.tiles(&mut chunk, plan, &wanted, context),
+            None => Ok(()),
+        });
+        self.encoder = rehearsal.encoder.take();
+        ended
     }
 
     /// [`Self::chunks`], under the profiler if the job asks for it.
@@ -185,8 +169,17 @@ impl<'a> ClipEncoding<'a> {
         }
         // Only the beginning can be taken twice: the source gives each frame once.
         let is_fresh = self.encoded == 0 && self.chunk.is_none();
-        let plain = if is_fresh { self.rehearse(plan, context)? } else { Duration::ZERO };
         let device = self.job.machine.device;
+        let plain = match is_fresh {
+            true => {
+                self.begin_chunk(plan, &self.division(plan))?;
+                let start = Instant::now();
+                let plain = rehearsed(context, device, |context| self.rehearse(plan, context));
+                self.aside += start.elapsed();
+                plain?
+            }
+            false => Duration::ZERO,
+        };
         let profiler = Profiler::begin(device, &Stage::Encode.to_string())?;
         let latents = self.chunks(plan, context)?;
         context.profiling.keep(profiler.end()?, Unit::Chunk, plain, device);
