@@ -42,7 +42,7 @@ pub struct Manifest {
     pub tilewright: String,
     /// The time when the capture began, RFC 3339 in UTC.
     pub time: String,
-    /// Prompts, tokens and file names are in it.
+    /// Prompts and tokens are in it.
     pub prompts: bool,
     /// The pattern of the layers that were captured.
     pub layers: Option<String>,
