@@ -38,8 +38,8 @@ pub struct Query<'a, W: Kept = Vae> {
 
 impl History {
     /// Records of successful runs of this model on this device, at a quarter to four times this
-    /// size (batch · frames · height · width) that were not profiled, newest first, the
-    /// later-added first at the same time. Of each plan, whatever its reason, the newest eight and few older
+    /// size (batch · frames · height · width) that were not profiled, newest first, the later-added
+    /// first at the same time. Of each plan, whatever its reason, the newest eight and few older
     /// ones; of the newest 4096 that match. A damaged file is quarantined, as in [`History::open`].
     ///
     /// # Errors

@@ -89,15 +89,18 @@ impl CausalOps for Meter {
             self.moves(2 * output.bytes());
             return Ok(output);
         }
-        // One frame in f32, its pixels' lengths and the normed frame.
+        // The normed frame in f32, its pixels' lengths and, of 16-bit frames on CPUs, their f32
+        // copy.
         let frame = bytes(&Axes::four([1, channels, height, width]), Dtype::F32);
-        let wide = if frames.dtype == Dtype::F32 { 0 } else { frame };
-        self.touch(wide + frame + bytes(&Axes::four([1, 1, height, width]), Dtype::F32));
-        // All passes are over values in f32, whatever the type; 16-bit ones are converted before
-        // and after.
-        let passes = if silu { 8 } else { 6 };
-        let converted = if frames.dtype == Dtype::F32 { 0 } else { 2 * output.bytes() };
-        self.moves(passes * bytes(&output.axes, Dtype::F32) + converted);
+        let copies = frames.dtype != Dtype::F32 && self.is_cpu();
+        let copy = if copies { frame } else { 0 };
+        self.touch(copy + frame + bytes(&Axes::four([1, 1, height, width]), Dtype::F32));
+        // The lengths and the quotient read a frame, the quotient writes one in f32, the product
+        // and SiLU read and write that, and it is stored.
+        let wide = bytes(&output.axes, Dtype::F32);
+        let (copied, read) = if copies { (output.bytes() + wide, wide) } else { (0, output.bytes()) };
+        let in_place = if silu { 4 } else { 2 };
+        self.moves(copied + 2 * read + wide + in_place * wide + wide + output.bytes());
         Ok(output)
     }
 
@@ -107,15 +110,18 @@ impl CausalOps for Meter {
             return Err(shape_error("a norm", &[frames.axes.extents(), gamma]));
         }
         let lengths = self.hold(bytes(&Axes::four([count, 1, height, width]), Dtype::F32));
-        // 16-bit values are copied as f32 values first, for the lengths and for the quotient.
+        // On CPUs 16-bit values are copied as f32 values first, for the lengths and for the
+        // quotient.
         let wide = bytes(&frames.axes, Dtype::F32);
-        let copy = (frames.dtype != Dtype::F32 && self.costs.kernels.on_cpu).then(|| self.hold(wide));
+        let copies = frames.dtype != Dtype::F32 && self.is_cpu();
+        let copy = copies.then(|| self.hold(wide));
         let normed = self.output(frames.axes.dense(), Dtype::F32);
         drop(copy);
-        // Lengths, a quotient and a product, all of f32 values; 16-bit ones are converted for the
-        // first two and after the last.
-        let converted = if frames.dtype == Dtype::F32 { 0 } else { 3 * (wide + frames.bytes()) };
-        self.moves(5 * wide + converted);
+        // The lengths and the quotient read the frames, the quotient writes them in f32, and the
+        // product reads and writes those; another type is a copy.
+        let read = if copies { frames.bytes() + 2 * wide } else { frames.bytes() };
+        let stored = if self.format.layer_dtype == Dtype::F32 { 0 } else { wide + frames.bytes() };
+        self.moves(2 * read + wide + 2 * wide + stored);
         let output = match self.format.layer_dtype {
             Dtype::F32 => normed,
             dtype => self.output(frames.axes.dense(), dtype),

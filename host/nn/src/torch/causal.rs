@@ -74,12 +74,16 @@ impl CausalOps for Torch {
             unit_norm(frames, gamma, silu, &output)?;
             return Ok(output);
         }
-        // In f32 and back, a frame at a time: only this frame and its normed copy are held in f32.
+        // In f32 and back, a frame at a time: only this frame's normed copy is held in f32. GPUs
+        // convert as they read; on CPUs each operation would make a copy in f32 of its own.
         let gamma =
             scalar::multiply(&gamma.f_to_kind(Kind::Float)?, (channels as f64).sqrt())?.f_view([1, -1, 1, 1])?;
         for index in 0..count {
             cancel::check()?;
-            let frame = frames.f_narrow(0, index, 1)?.f_to_kind(Kind::Float)?;
+            let mut frame = frames.f_narrow(0, index, 1)?;
+            if self.is_cpu() {
+                frame = frame.f_to_kind(Kind::Float)?;
+            }
             let length = scalar::clamp_min_in_place(scalar::length(&frame, 1)?, LEAST_LENGTH)?;
             let mut normed = frame.f_div(&length)?.f_mul_(&gamma)?;
             if silu {
