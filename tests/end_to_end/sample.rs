@@ -200,6 +200,7 @@ fn estimates_are_what_is_held() {
             ("f32", "precision"),
             ("bf16", "precision"),
             ("mixed-bf16", "precision"),
+            ("f16", "precision"),
             ("f32", "int8"),
             ("bf16", "int8"),
         ];

@@ -57,7 +57,9 @@ fn memory_is_what_was_estimated_and_is_given_back() {
     for (name, tokens) in [("text-t5", 512), ("text-umt5", 512), ("text-clip-l", 77), ("text-clip-g", 77)] {
         let encoder = encoder(name);
         let embedded = embedded(&encoder, tokens);
-        for precision in [Precision::Uniform(Dtype::F32), Precision::Mixed(Dtype::Bf16)] {
+        let uniform = [Dtype::F32, Dtype::F16].map(Precision::Uniform);
+        let mixed = [Dtype::Bf16, Dtype::F16].map(Precision::Mixed);
+        for precision in [uniform, mixed].concat() {
             for weights in [WeightForm::Packed, WeightForm::Expanded] {
                 let job = job(&encoder, &embedded, 1 << 34);
                 let plan = TextPlan { weights, ..plan(precision) };

@@ -44,6 +44,12 @@ impl Kernels {
         self.on_cpu && place.is_some_and(|place| self.products[place])
     }
 
+    /// True if tokens of a type are normed, gated and activated in passes of this project's own,
+    /// which hold nothing beside their result. libtorch's operators are used otherwise.
+    pub fn has_passes(&self, dtype: Dtype) -> bool {
+        self.on_cpu && matches!(dtype, Dtype::F32 | Dtype::Bf16)
+    }
+
     /// True if there are products in 8-bit integers.
     pub fn has_int8(&self) -> bool {
         self.on_cpu && self.int8

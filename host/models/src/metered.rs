@@ -12,7 +12,8 @@ pub(crate) fn plain(costs: Costs) -> Meter {
 
 /// A meter whose seconds are the products of convolutions and linear layers.
 pub(crate) fn counting_products() -> Meter {
-    plain(Costs { plain: Rate { per_product: 1.0, per_value: 0.0 }, ..Costs::default() })
+    let each = Rate { per_product: 1.0, per_value: 0.0 };
+    plain(Costs { plain: each, products: each, ..Costs::default() })
 }
 
 /// A network on a meter.

@@ -10,7 +10,7 @@ mod tokens;
 use std::{ops::Range, rc::Rc};
 
 use tilewright_kernels::{
-    CPU_PIECE, GROUP_NORM_LAUNCHES, gpu_fused_bytes, group_norm_bytes, group_norm_passes, plain_bytes,
+    CPU_PIECE, GROUP_NORM_LAUNCHES, Rate, gpu_fused_bytes, group_norm_bytes, group_norm_passes, plain_bytes,
     winograd_products, winograd_weight_bytes,
 };
 use tilewright_plan::{Dtype, Layout};
@@ -180,18 +180,26 @@ impl Meter {
     }
 
     /// The time of products from `into` to `out` channels, for `pixels` pixels and `taps` taps.
-    /// Output channels are computed in blocks.
     fn multiplies(&self, into: i64, out: i64, pixels: i64, taps: i64) {
-        let (into, out, rate) = (into as f64, out as f64, &self.costs.plain);
-        let each = rate.per_product * into * self.costs.kernels.whole_blocks(out) + rate.per_value * (into + out);
-        self.spend(each * pixels as f64 * taps as f64);
+        self.spend(self.product_seconds(&self.costs.plain, into, out) * pixels as f64 * taps as f64);
+    }
+
+    /// The time of products of tokens with a matrix.
+    fn multiplies_tokens(&self, into: i64, out: i64, tokens: i64) {
+        self.spend(self.product_seconds(&self.costs.products, into, out) * tokens as f64);
+    }
+
+    /// Seconds of a pixel or token at a rate. Output channels are computed in blocks.
+    fn product_seconds(&self, rate: &Rate, into: i64, out: i64) -> f64 {
+        let (into, out) = (into as f64, out as f64);
+        rate.per_product * into * self.costs.kernels.whole_blocks(out) + rate.per_value * (into + out)
     }
 
     /// The time of products in another form than the format's type, by the seconds of one,
     /// likewise.
     fn multiplies_in_form(&self, per_product: f64, into: i64, out: i64, tokens: i64) {
         let (into, out) = (into as f64, out as f64);
-        let each = per_product * into * out + self.costs.plain.per_value * (into + out);
+        let each = per_product * into * out + self.costs.products.per_value * (into + out);
         self.spend(each * tokens as f64);
     }
 

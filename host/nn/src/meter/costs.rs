@@ -13,8 +13,11 @@ const MIOPEN_MOST: u64 = 1 << 31;
 pub struct Costs {
     /// Bytes that convolutions hold beside their results.
     pub scratch: Scratch,
-    /// The time of libtorch's convolutions and products.
+    /// The time of libtorch's convolutions, and of the products of a VAE's attention.
     pub plain: Rate,
+    /// The time of products of tokens with matrices, which have no memory order: that of the order
+    /// whose convolutions are the quickest.
+    pub products: Rate,
     /// The time of convolutions by Winograd's filtering, if these are used.
     pub winograd: Option<Rate>,
     /// Seconds of a product of two channels and a token in 8-bit integers.
@@ -48,6 +51,7 @@ impl Default for Costs {
         Self {
             scratch: Scratch::default(),
             plain: Rate::default(),
+            products: Rate::default(),
             winograd: None,
             integers: 0.0,
             fp8: 0.0,
@@ -67,10 +71,14 @@ impl Default for Costs {
 impl Costs {
     /// The costs in a type and memory order on a device that was measured.
     pub fn new(speed: &Speed, measured: &Measured, kernels: &Kernels) -> Self {
+        let alike = measured.speeds.iter().filter(|of| of.dtype == speed.dtype).map(|of| of.plain);
+        let quickest = alike.min_by(|one, other| one.per_product.total_cmp(&other.per_product));
+        let products = quickest.unwrap_or(speed.plain);
         let single = measured.speeds.iter().find(|of| of.dtype == Dtype::F32 && of.layout == speed.layout);
         Self {
-            integers: measured.int8_per_product.unwrap_or(speed.plain.per_product),
-            fp8: measured.fp8_per_product.unwrap_or(speed.plain.per_product),
+            products,
+            integers: measured.int8_per_product.unwrap_or(products.per_product),
+            fp8: measured.fp8_per_product.unwrap_or(products.per_product),
             bytes_per_second: measured.bytes_per_second,
             norm_bytes_per_second: [single, Some(speed)]
                 .map(|of| of.and_then(|of| of.norm_bytes_per_second).unwrap_or(measured.bytes_per_second)),
@@ -91,6 +99,7 @@ impl From<&Speed> for Costs {
         Self {
             scratch,
             plain,
+            products: plain,
             winograd,
             attention_flops_per_second,
             heads_flops_per_second: heads.map_or(attention_flops_per_second, |heads| heads.flops_per_second),

@@ -5,7 +5,7 @@ use tilewright_kernels::{
 };
 use tilewright_plan::{Dtype, Products};
 
-use super::{Meter, MeterTensor, check_alike, shape_error};
+use super::{Meter, MeterTensor, bytes, check_alike, ledger::Storage, shape_error};
 use crate::{
     Biased, Error, Gelu, HeadNorm, LayerNorm, Listing, Ops, Result, TokenOps, TokenSource, tokens::norm_of_a_copy,
 };
@@ -103,11 +103,32 @@ impl Meter {
         }
     }
 
-    /// Values in f32, contiguous, normed on a GPU by the mean of their squares.
-    fn normed_squares(&self, tokens: &MeterTensor) -> Result<MeterTensor> {
+    /// Values in f32, contiguous, normed by libtorch by the mean of squares of `over` values.
+    fn normed_squares(&self, tokens: &MeterTensor, over: i64) -> Result<MeterTensor> {
         let wide = self.contiguous(&self.to_dtype(tokens.clone(), Dtype::F32)?)?;
-        self.moves(2 * wide.bytes());
+        if !self.costs.kernels.on_cpu {
+            self.moves(2 * wide.bytes());
+            return Ok(self.output(wide.axes, Dtype::F32));
+        }
+        // On a CPU the norm is made of operators: squares and their means, the quotient, and its
+        // product with the weight (pytorch v2.11.0, aten/src/ATen/native/layer_norm.cpp,
+        // `rms_norm_composite`).
+        let means = wide.bytes() / over.max(1) as u64;
+        self.touch(wide.bytes() + 2 * means);
+        let _factors = self.hold(means);
+        let _quotient = self.hold(wide.bytes());
+        self.moves(7 * wide.bytes());
         Ok(self.output(wide.axes, Dtype::F32))
+    }
+
+    /// Converts an operand as libtorch's operators do: on the way on GPUs, as a copy on CPUs.
+    fn widened(&self, tokens: &MeterTensor) -> Option<Storage> {
+        let copies = self.costs.kernels.on_cpu && tokens.dtype != Dtype::F32;
+        let wide = bytes(&tokens.axes, Dtype::F32);
+        copies.then(|| {
+            self.moves(tokens.bytes() + wide);
+            self.hold(wide)
+        })
     }
 }
 
@@ -175,12 +196,12 @@ impl TokenOps for Meter {
         } else if has_fp8 {
             self.multiplies_in_form(self.costs.fp8, columns, rows, count as i64);
         } else {
-            self.multiplies(columns, rows, count as i64, 1);
+            self.multiplies_tokens(columns, rows, count as i64);
         }
         for [changed, rank] in &matrix.changes {
             let inner = if *rank > 0 { *rank } else { 0 };
-            self.multiplies(columns, if inner > 0 { inner } else { *changed }, count as i64, 1);
-            self.multiplies(inner, *changed, count as i64, 1);
+            self.multiplies_tokens(columns, if inner > 0 { inner } else { *changed }, count as i64);
+            self.multiplies_tokens(inner, *changed, count as i64);
             self.touch(count * (changed + inner) as u64 * dtype.bytes());
             if !self.costs.kernels.on_cpu {
                 self.moves(count * *changed as u64 * (dtype.bytes() + 2 * output.dtype.bytes()));
@@ -235,19 +256,30 @@ impl TokenOps for Meter {
         for spans in norm.modulation.iter().flatten() {
             check_spans("a modulation", tokens, spans)?;
         }
-        if self.costs.kernels.on_cpu {
+        let kernels = &self.costs.kernels;
+        if kernels.has_passes(tokens.dtype) && kernels.has_passes(dtype) {
             self.moves(4 * tokens.bytes());
             return Ok(self.output(tokens.axes.made_contiguous(), dtype));
         }
         let wide = self.to_dtype(tokens.clone(), Dtype::F32)?;
         let normed = self.output(wide.axes.made_contiguous(), Dtype::F32);
+        if kernels.on_cpu {
+            // The mean and the deviation of each token.
+            self.touch(2 * normed.bytes() / width.max(1) as u64);
+        }
         self.moves(wide.bytes() + normed.bytes());
         drop(wide);
         let Some([_, scale]) = norm.modulation else { return self.to_dtype(normed, dtype) };
         // One and the scale, and then all at once onto the result, in place if it is f32.
+        let _factor = kernels.on_cpu.then(|| self.hold(bytes(&scale.axes, Dtype::F32)));
         self.moves(2 * scale.bytes());
         self.moves(normed.bytes() + tokens.axes.count() * dtype.bytes() + 2 * scale.bytes());
-        if dtype == Dtype::F32 { Ok(normed) } else { Ok(self.output(normed.axes, dtype)) }
+        if dtype == Dtype::F32 {
+            return Ok(normed);
+        }
+        let output = self.output(normed.axes, dtype);
+        drop(self.widened(&output));
+        Ok(output)
     }
 
     fn norm_heads(
@@ -267,11 +299,11 @@ impl TokenOps for Meter {
         if !is_sound {
             return Err(shape_error("a norm of heads", &[shape, norm.weight, &[heads]]));
         }
-        if self.costs.kernels.on_cpu {
+        if self.costs.kernels.has_passes(tokens.dtype) {
             self.moves(2 * tokens.bytes());
             return Ok(());
         }
-        let normed = self.normed_squares(tokens)?;
+        let normed = self.normed_squares(tokens, norm.weight[0])?;
         if let Some(rotation) = rotation {
             self.moves(2 * normed.bytes() + rotation.bytes());
         }
@@ -292,7 +324,7 @@ impl TokenOps for Meter {
         if shape.last().is_none_or(|&width| *norm.weight != [width]) {
             return Err(shape_error("a norm", &[shape, norm.weight]));
         }
-        self.to_dtype(self.normed_squares(tokens)?, dtype)
+        self.to_dtype(self.normed_squares(tokens, norm.weight[0])?, dtype)
     }
 
     fn attend_onto(
@@ -395,7 +427,9 @@ impl TokenOps for Meter {
         }
         self.moves(tokens.bytes() + output.bytes());
         // libtorch's on the CPU, and what is made of several, have a result beside the output.
-        let is_direct = if on_cpu { gelu == Gelu::Tanh } else { gelu != Gelu::Quick };
+        let kernels = &self.costs.kernels;
+        let has_pass = gelu == Gelu::Tanh && [tokens, output].iter().all(|of| kernels.has_passes(of.dtype));
+        let is_direct = if on_cpu { has_pass } else { gelu != Gelu::Quick };
         if !is_direct {
             self.touch(tokens.bytes());
         }
@@ -412,6 +446,12 @@ impl TokenOps for Meter {
         if let Some(gate) = gate {
             check_spans("a gate", tokens, gate)?;
         }
+        let kernels = &self.costs.kernels;
+        if kernels.has_passes(tokens.dtype) && kernels.has_passes(other.dtype) {
+            return self.add_onto(tokens, &other);
+        }
+        // The sum, and before it the operand and the result in f32.
+        let _operands = [self.widened(&other), self.widened(tokens), self.widened(tokens)];
         self.add_onto(tokens, &other)
     }
 }
