@@ -3,6 +3,7 @@
 
 #include <ATen/record_function.h>
 #include <kineto/ActivityType.h>
+#include <kineto/libkineto.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include <memory>
@@ -36,12 +37,24 @@ int kind_of(const profiler::KinetoEvent& event) {
   }
 }
 
+// Kineto initializes its client, libtorch's profiler, from the thread that registered it alone, and prints an error from any other: the
+// first thread that profiles takes the registration over.
+void take_over_client() {
+  static const bool done = [] {
+    libkineto::ClientInterface* const client = libkineto::api().client();
+    if (client != nullptr) libkineto::api().registerClient(client);
+    return true;
+  }();
+  static_cast<void>(done);
+}
+
 }  // namespace
 
 int tw_profile_begin(int gpu, char* error, size_t error_length) noexcept {
   return guarded(error, error_length, [=] {
     std::set<ActivityType> activities{ActivityType::CPU};
     if (gpu != 0) activities.insert(ActivityType::CUDA);
+    take_over_client();
     const ProfilerConfig config(ProfilerState::KINETO);
     profiler::prepareProfiler(config, activities);
     profiler::enableProfiler(config, activities, {at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE});
