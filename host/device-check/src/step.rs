@@ -27,11 +27,22 @@ const BESIDE: f64 = 0.5;
 /// The widest form of a transformer, up to its published width, that all of these machines have the
 /// time and memory for; the narrowest if they have for none.
 pub fn widest(published: Transformer, tokens: i64, machines: &[&Machine]) -> Transformer {
+    widest_of(published, machines, |parameters, machine| {
+        2.0 * parameters * tokens as f64 / machine.measured.best(Dtype::F32).unwrap_or(1.0) <= SOON
+    })
+}
+
+/// The widest form of a transformer that all of these machines have the memory for, however long a
+/// step takes.
+pub fn widest_in_memory(published: Transformer, machines: &[&Machine]) -> Transformer {
+    widest_of(published, machines, |_, _| true)
+}
+
+fn widest_of(published: Transformer, machines: &[&Machine], has_time: impl Fn(f64, &Machine) -> bool) -> Transformer {
     let is_fit = |transformer: &Transformer| {
         let parameters = transformer.parameters() as f64;
         machines.iter().all(|machine| {
-            let seconds = 2.0 * parameters * tokens as f64 / machine.measured.best(Dtype::F32).unwrap_or(1.0);
-            seconds <= SOON && parameters * 4.0 * (1.0 + BESIDE) <= machine.facts.free_bytes as f64
+            has_time(parameters, machine) && parameters * 4.0 * (1.0 + BESIDE) <= machine.facts.free_bytes as f64
         })
     };
     let halved =

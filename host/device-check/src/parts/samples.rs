@@ -14,7 +14,7 @@ use tilewright_torch::{memory, streamed};
 use crate::{
     Context, Finding,
     compared::{Compared, network_tolerance},
-    step::{Step, TOKENS, widest},
+    step::{Step, TOKENS, widest, widest_in_memory},
     work::{Turns, cpu, relative_error},
 };
 
@@ -195,7 +195,8 @@ pub fn loras(context: &Context) -> Result<Finding, String> {
 /// A sample, one that runs out of memory, and the first one again.
 pub fn recovery(context: &Context) -> Result<Finding, String> {
     let (machine, cpu) = (context.machine()?, cpu()?);
-    let transformer = widest(Transformer::FLUX.of_heads(FEW), TOKENS, &[&machine, &cpu]);
+    // A narrower one would hold too little for a limit.
+    let transformer = widest_in_memory(Transformer::FLUX.of_heads(FEW), &[&machine, &cpu]);
     let step = Step::new(transformer, Stored::Q8_0)?;
     let plan = exact();
     let job = step.job(&machine, u64::MAX / 4)?;
