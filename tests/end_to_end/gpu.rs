@@ -365,11 +365,16 @@ fn a_gpu_that_crashes_unasked_costs_a_line() {
 fn a_miopen_that_fails_costs_a_line() {
     let place = Place::new();
     let smaller = smaller(&place);
+    // Measurements of its own: what other tests, or this one before, have kept may be without it.
+    let run_on = |script: &str, arguments: &[&str]| {
+        let mut command = command_on(&place, ROCM_LIBTORCH, script, arguments);
+        Run(command.env("XDG_CACHE_HOME", place.path("cache")).output().unwrap())
+    };
     let decoded = |script: &str, output: &str| {
         let options = ["--device", "cuda", "--policy", "fixed", "--set", "precision=f32", "--json", "-o", output];
         let inputs = smaller.iter().map(String::as_str);
         let arguments: Vec<&str> = ["decode"].into_iter().chain(inputs).chain(options).collect();
-        let run = Run(command_on(&place, ROCM_LIBTORCH, script, &arguments).output().unwrap());
+        let run = run_on(script, &arguments);
         (run.record(), place.sample(output).1, run)
     };
     let facts = |record: &Value| record["device"]["hints"].to_string();
@@ -391,9 +396,7 @@ fn a_miopen_that_fails_costs_a_line() {
     }
     // A measurement is then without it.
     let failing = format!("{ONE};miopen=fails");
-    let arguments = ["device", "--device", "cuda", "--json"];
-    let shown = Run(command_on(&place, ROCM_LIBTORCH, &failing, &arguments).output().unwrap());
-    let report = shown.json();
+    let report = run_on(&failing, &["device", "--device", "cuda", "--json"]).json();
     assert_eq!(report["miopen"], false, "{report}");
     assert!(facts(&report).contains("miopen-used"), "{report}");
 }
