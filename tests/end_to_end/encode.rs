@@ -36,7 +36,7 @@ fn part(left: u32, top: u32, width: u32, height: u32) -> Vec<u8> {
     png(&image::imageops::crop_imm(&picture, left, top, width, height).to_image())
 }
 
-fn png(picture: &RgbImage) -> Vec<u8> {
+pub fn png(picture: &RgbImage) -> Vec<u8> {
     let mut bytes = Vec::new();
     let (width, height) = picture.dimensions();
     PngEncoder::new(&mut bytes).write_image(picture, width, height, ExtendedColorType::Rgb8).unwrap();

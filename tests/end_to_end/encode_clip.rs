@@ -22,7 +22,7 @@ fn shapes() -> String {
 }
 
 /// A clip's frames as raw values, [1, 3, T, H, W], that move.
-fn clip(frames: usize, height: usize, width: usize) -> Vec<u8> {
+pub fn clip(frames: usize, height: usize, width: usize) -> Vec<u8> {
     let mut data = Vec::new();
     for channel in 0..3 {
         for frame in 0..frames {

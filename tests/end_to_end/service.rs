@@ -12,6 +12,8 @@ mod clock;
 mod deadlines;
 #[path = "service/defaults.rs"]
 mod defaults;
+#[path = "service/encodes.rs"]
+mod encodes;
 #[path = "service/endurance.rs"]
 mod endurance;
 #[path = "service/full_disk.rs"]
@@ -28,6 +30,8 @@ mod loras;
 mod pages;
 #[path = "service/policies.rs"]
 mod policies;
+#[path = "service/private.rs"]
+mod private;
 #[path = "service/profiles.rs"]
 mod profiles;
 #[path = "service/prompts.rs"]

@@ -1,10 +1,15 @@
 //! `tilewright serve`: starts a server from a configuration, and prints its address.
 
-use std::io::{ErrorKind, Write};
+use std::{
+    fs,
+    io::{ErrorKind, Write},
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::Path,
+};
 
-use tilewright_config::Config;
+use tilewright_config::{Address, Config};
 use tilewright_policy::CacheDir;
-use tilewright_service::{Error, Options, begin_telemetry, serve};
+use tilewright_service::{Ending, Error, Options, begin_telemetry, serve};
 
 use crate::{
     args::Serve,
@@ -26,25 +31,52 @@ pub fn run(arguments: &Serve, verbose: u8) -> Outcome {
             config::shown_path()
         );
     }
-    let scheme = if config.server.tls.is_some() { "https" } else { "http" };
-    let ready = move |address: std::net::SocketAddr| {
+    let is_encrypted = config.server.tls.is_some();
+    let ready = move |address: Address| {
         // A caller that reads no more has the log.
         let mut stdout = printer::stdout();
-        let _ = writeln!(stdout, "listening on {scheme}://{address}").and_then(|()| stdout.flush());
+        let _ = writeln!(stdout, "listening on {}", address.url(is_encrypted)).and_then(|()| stdout.flush());
     };
+    let private = arguments.private.as_deref().map(PrivateFolder::new).transpose()?;
     let options = Options {
         place: config::source().clone(),
         config: config.clone(),
-        listen: arguments.listen,
+        listen: arguments.listen.clone(),
         cache: CacheDir::User,
+        until_input_ends: private.is_some(),
         ready: Box::new(ready),
     };
-    serve(options).map_err(|error| {
+    let ending = serve(options).map_err(|error| {
         let mut config = config;
-        config.server.listen = arguments.listen.unwrap_or(config.server.listen);
+        if let Some(listen) = &arguments.listen {
+            config.server.listen.clone_from(listen);
+        }
         explain(&config, arguments.listen.is_some(), error)
-    })
+    })?;
+    // After a signal whoever started it may start it again, with all that it had accepted.
+    private.filter(|_| ending == Ending::InputEnded).map_or(Ok(()), PrivateFolder::remove)
 }
+
+/// A folder that belongs to a server and goes with it.
+struct PrivateFolder<'a>(&'a Path);
+
+impl<'a> PrivateFolder<'a> {
+    /// Takes a folder that only its owner, the user, has access to: no other is ever removed.
+    fn new(path: &'a Path) -> Outcome<Self> {
+        let wrong = |reason: &str| Failure::input(format!("--private {}: {reason}", path.display()));
+        let facts = fs::symlink_metadata(path).map_err(|error| wrong(&error.to_string()))?;
+        let is_own = facts.is_dir() && facts.uid() == rustix::process::geteuid().as_raw();
+        match is_own && facts.permissions().mode() & 0o777 == 0o700 {
+            true => Ok(Self(path)),
+            false => Err(wrong("expected a folder of your own with mode 0700")),
+        }
+    }
+
+    fn remove(self) -> Outcome {
+        fs::remove_dir_all(self.0).map_err(|error| Failure::work(format!("{}: {error}", self.0.display())))
+    }
+}
+
 
 /// The failure of a service that did not start, with the configuration's line if that is the cause.
 /// The cause is looked for only now: a configured policy's file may be missing, and a policy that

@@ -19,6 +19,7 @@
 
 #![forbid(unsafe_code)]
 
+mod address;
 mod check;
 mod conditions;
 mod devices;
@@ -39,6 +40,7 @@ use std::{collections::BTreeMap, path::Path};
 
 use serde::Deserialize;
 
+pub use address::Address;
 pub use conditions::{Between, Case, Conditions};
 pub use devices::{Choice, Device};
 pub use error::{Error, Result};

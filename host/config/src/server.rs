@@ -8,7 +8,7 @@ use std::{
 
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
-use crate::{source, values};
+use crate::{Address, source, values};
 
 /// The limit on a job's deadline, in milliseconds: 30 days.
 const LONGEST_JOB: u64 = 30 * 24 * 3_600_000;
@@ -28,8 +28,7 @@ const RESERVED: [(&str, &str); 2] =
 pub struct Server {
     /// The address that the service listens on. Beyond loopback it needs TLS and a token or client
     /// certificates, or a token and [`Server::behind_proxy`].
-    #[serde(deserialize_with = "address")]
-    pub listen: SocketAddr,
+    pub listen: Address,
     /// The folder of jobs, results and modules, if configured; see [`Server::data_folder`].
     #[serde(deserialize_with = "values::path")]
     pub data: Option<PathBuf>,
@@ -171,7 +170,7 @@ pub enum LogFormat {
 impl Default for Server {
     fn default() -> Self {
         Self {
-            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7590)),
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7590)).into(),
             data: None,
             roots: Vec::new(),
             token_file: None,
@@ -212,7 +211,7 @@ impl Server {
 
     /// True if other machines can reach the address.
     pub fn is_exposed(&self) -> bool {
-        !self.listen.ip().is_loopback()
+        self.listen.is_exposed()
     }
 
     /// Every path, to be resolved.
@@ -223,7 +222,7 @@ impl Server {
             .flat_map(|tls| [&mut tls.certificate, &mut tls.key].into_iter().chain(&mut tls.clients));
         let tokens = self.tokens.iter_mut().map(|token| &mut token.file);
         let files = self.data.iter_mut().chain(&mut self.roots).chain(&mut self.token_file).chain(&mut self.audit);
-        files.chain(tokens).chain(tls)
+        files.chain(tokens).chain(tls).chain(self.listen.path_mut())
     }
 
     /// True if callers have to present a token.
@@ -246,15 +245,6 @@ impl Server {
             )
         })
     }
-}
-
-fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
-    values::text(deserializer, "an address such as \"127.0.0.1:7590\"", |text| {
-        text.parse().map_err(|_| {
-            let text = text.escape_debug();
-            format!("'{text}' is no address to listen on: write IP:PORT, as in 127.0.0.1:7590 or [::1]:7590")
-        })
-    })
 }
 
 /// A host name of requests.

@@ -2,8 +2,11 @@
 
 use std::{
     fs,
+    io::Read,
     path::{Path, PathBuf},
 };
+
+use tilewright_files::{self as files, LOOKED_AT};
 
 use crate::{
     animation,
@@ -16,6 +19,22 @@ use crate::{
 
 const VIDEOS: [&str; 5] = ["mp4", "webm", "mkv", "mov", "avi"];
 const PICTURES: [&str; 5] = ["png", "jpg", "jpeg", "webp", "gif"];
+
+/// The endings that stand for the contents of files without one; others may be pictures.
+const CONTENTS: [(files::Format, &str); 4] = [
+    (files::Format::Mp4, "mp4"),
+    (files::Format::Matroska, "mkv"),
+    (files::Format::Avi, "avi"),
+    (files::Format::Safetensors, "safetensors"),
+];
+
+fn ending_by_content(path: &Path) -> Result<&'static str> {
+    let mut start = Vec::new();
+    let read = picture::open(path)?.take(LOOKED_AT).read_to_end(&mut start);
+    read.map_err(|error| Error::read(path, error))?;
+    let found = files::Format::of(&start);
+    Ok(CONTENTS.iter().find(|(format, _)| found == Some(*format)).map_or("", |(_, ending)| *ending))
+}
 
 /// The frames of a video, an animation, a picture, a folder of pictures or a safetensors file.
 pub struct ClipReader {
@@ -42,7 +61,8 @@ impl ClipReader {
     /// | `.safetensors` with a tensor `sample`, f64, f32, f16 or bf16 | this crate |
     /// | a folder of pictures | this crate, in the order of their names |
     ///
-    /// A tensor is [N, C, H, W] or [N, C, T, H, W]. Of pictures, the first one's header is read.
+    /// A tensor is [N, C, H, W] or [N, C, T, H, W]. Of pictures, the first one's header is read. A
+    /// file without an ending, such as standard input, is known by its first bytes.
     ///
     /// # Errors
     /// [`Error::Read`], [`Error::Input`], [`Error::Ffmpeg`], or [`Error::Tool`] if ffmpeg is needed
@@ -51,7 +71,10 @@ impl ClipReader {
         if path.is_dir() {
             return Self::pictures(list_pictures(path)?);
         }
-        let ending = ending(path);
+        let ending = match ending(path) {
+            none if none.is_empty() => ending_by_content(path)?.to_owned(),
+            ending => ending,
+        };
         if VIDEOS.contains(&ending.as_str()) {
             let decoder = Decoder::open(path)?;
             let (shape, rate) = (decoder.shape, Some(decoder.rate));
@@ -62,7 +85,6 @@ impl ClipReader {
             let (shape, rate) = (reader.shape, None);
             return Ok(Self { shape, rate, notes: Vec::new(), source: Source::Raw { reader, next: 0 } });
         }
-        // A file without an ending, such as standard input, is known by its contents.
         if !ending.is_empty() && !PICTURES.contains(&ending.as_str()) {
             // A missing file is reported as such.
             drop(picture::open(path)?);

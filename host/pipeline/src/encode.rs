@@ -1,7 +1,6 @@
 //! An encode, of pictures or of a clip.
 
-use std::path::Path;
-use tilewright_wording::Setting;
+use std::{path::Path, time::Duration};
 
 use tch::Tensor;
 use tilewright_engine::{
@@ -9,6 +8,7 @@ use tilewright_engine::{
 };
 use tilewright_plan::{Objective, Planner, words::with_noun};
 use tilewright_torch::scalar;
+use tilewright_wording::Setting;
 
 use crate::{
     EncodeSource, Error, Model, Result,
@@ -180,6 +180,16 @@ impl<'a> Encode<'a> {
     /// As [`Self::new`], but for the limit.
     pub fn least_bytes(machine: &Machine, model: &Model, input: &EncodeInput, counts_weights: bool) -> Result<u64> {
         least_of(Encode::check(machine, model, input, MemoryLimit { bytes: 0, counts_weights }))
+    }
+
+    /// The shortest time that a plan for an input is expected to take, in whatever memory; none if
+    /// no plan has a price.
+    ///
+    /// # Errors
+    /// As [`Self::new`], but for the limit.
+    pub fn shortest(machine: &Machine, model: &Model, input: &EncodeInput) -> Result<Option<Duration>> {
+        let limit = MemoryLimit { bytes: u64::MAX, counts_weights: false };
+        Ok(Encode::new(machine, model, input, limit, Objective::Fastest)?.fastest())
     }
 
     /// Decides and encodes. The frames of a clip are read from its source as they are needed.

@@ -7,7 +7,8 @@ use utoipa::ToSchema;
 
 use crate::{JobSettings, SampleFields};
 
-/// A request for a decode; with `sample`, for a sample; with `prompt`, for a picture or clip of it.
+/// A request for a decode; with `encode`, for a latent of a picture or clip; with `sample`, for a
+/// sample; with `prompt`, for a picture or clip of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JobRequest {
@@ -27,7 +28,8 @@ pub struct JobRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 64, pattern = "^[!-~]+$")]
     pub tag: Option<String>,
-    /// The format of the output; if left out, png for pictures and mp4 for clips.
+    /// The format of the output; if left out, png for pictures, mp4 for clips, safetensors for
+    /// samples and latent for encodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<OutputFormat>,
     /// The objective; the route's if left out.
@@ -55,7 +57,8 @@ pub struct JobRequest {
     /// so that the job takes longer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub profile: bool,
-    /// The latent carries the model's scaling, as diffusers saves it.
+    /// The latent carries the model's scaling, as diffusers saves it: that of a decode, or the
+    /// result of an encode in safetensors.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub scaled: bool,
     /// The tensor to decode, if the file holds several.
@@ -92,6 +95,25 @@ pub struct JobRequest {
     /// Sampling, by the model's transformer: without a prompt, the result is a latent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample: Option<Box<SampleFields>>,
+    /// Encoding, by the model's vae: the result is the latent of a picture or, of a video VAE, of a
+    /// clip.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encode: Option<EncodeFields>,
+}
+
+/// A request for the latent of a picture or clip.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct EncodeFields {
+    /// The picture's or clip's file on the server, absolute, below one of the configured roots;
+    /// left out if it is uploaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 4096)]
+    pub image_path: Option<String>,
+    /// The most frames of a clip that are taken, from its beginning; all of them if left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub frames: Option<u32>,
 }
 
 /// A LoRA that a request asks for.
@@ -123,6 +145,8 @@ pub enum JobStage {
     /// From a latent to a picture or clip.
     #[default]
     Decode,
+    /// From a picture or clip to a latent.
+    Encode,
     /// From noise to a latent.
     Denoise,
     /// From a prompt to a picture or clip.
@@ -167,9 +191,9 @@ pub enum OutputFormat {
     Jpg,
     /// Lossless WebP; animated for clips.
     Webp,
-    /// The raw output, f32, as tensor `sample`; of a sample, as tensor `latent`.
+    /// The raw output, f32, as tensor `sample`; of a sample or encode, as tensor `latent`.
     Safetensors,
-    /// ComfyUI's latent, f32; of samples alone.
+    /// ComfyUI's latent, f32; of samples and encodes.
     Latent,
     /// H.264.
     Mp4,

@@ -15,7 +15,7 @@ pub use device::DeviceBody;
 pub use event::EventBody;
 pub use grid::{GridUnit, PlanGrid};
 pub use job::{
-    Job, JobRequest, JobResult, JobStage, JobState, LoraField, ObjectiveName, OutputFormat, SamplingProgress,
+    EncodeFields, Job, JobRequest, JobResult, JobStage, JobState, LoraField, ObjectiveName, OutputFormat, SamplingProgress,
     StageAtWork,
 };
 pub use policy::{PolicyBody, RefusedBody, RevisionBody};

@@ -3,6 +3,7 @@
 
 mod decode;
 mod describe;
+mod encode;
 mod generate;
 mod sample;
 mod settings;
@@ -24,7 +25,8 @@ use tilewright_service_api::{Job, JobRequest, JobSettings, JobStage, JobState, O
 
 pub use self::{
     describe::describe,
-    generate::{IMAGE, fields_of, from_latent, prompts_of},
+    encode::{IMAGE, of_image},
+    generate::{fields_of, from_latent, prompts_of},
     sample::sample_request,
     settings::body_of,
 };
@@ -282,10 +284,12 @@ impl ServerState {
         check_loras(&request)?;
         let model = model.with_loras(&request.loras).map_err(Refusal::Invalid)?;
         let Inspection { work, settings, latent, format, least_bytes, counts_weights, expected, check_values } =
-            match (&request.prompt, &request.sample) {
-                (Some(prompt), _) => generate::inspect(&model, device, &request, prompt, &uploads)?,
-                (None, None) => decode::inspect(&model, device, &request, &uploads)?,
-                (None, Some(fields)) => sample::inspect(&model, device, &request, fields, &uploads)?,
+            match (&request.prompt, &request.sample, &request.encode) {
+                (Some(prompt), _, None) => generate::inspect(&model, device, &request, prompt, &uploads)?,
+                (None, Some(fields), None) => sample::inspect(&model, device, &request, fields, &uploads)?,
+                (None, None, Some(fields)) => encode::inspect(&model, device, &request, fields, &uploads)?,
+                (None, None, None) => decode::inspect(&model, device, &request, &uploads)?,
+                (_, _, Some(_)) => return Err(invalid("encode: give one of encode, sample and prompt")),
             };
         let seconds = request.deadline_s.unwrap_or(longest_s);
         let refusal = deadline::refusal(expected, Duration::from_secs(seconds), request.deadline_s.is_some());
@@ -484,6 +488,7 @@ fn check_memory(
     let weights = if counts_weights { "weights included" } else { "weights aside" };
     let what = match stage {
         JobStage::Decode => "latent",
+        JobStage::Encode => "picture or clip",
         JobStage::Denoise => "sample",
         JobStage::Generate => "picture or clip of a prompt",
     };

@@ -87,7 +87,7 @@ impl ConfigState {
     pub fn read(&self) -> tilewright_config::Result<Config> {
         let mut config = Config::load(&self.source)?;
         if self.is_listening_elsewhere {
-            config.server.listen = self.at_start.server.listen;
+            config.server.listen.clone_from(&self.at_start.server.listen);
         }
         Ok(config)
     }

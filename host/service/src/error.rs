@@ -59,7 +59,7 @@ pub enum Error {
     #[error("can't listen on {address}: choose another [server] listen")]
     Listen {
         /// The address.
-        address: std::net::SocketAddr,
+        address: tilewright_config::Address,
         /// The cause.
         source: io::Error,
     },

@@ -6,8 +6,10 @@ mod connections;
 mod subject;
 
 use std::{
-    io,
-    net::SocketAddr,
+    fs, io,
+    net::{Ipv4Addr, SocketAddr},
+    os::unix::fs::{FileTypeExt, PermissionsExt},
+    path::{Path, PathBuf},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -30,13 +32,14 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::graceful::{GracefulShutdown, Watcher},
 };
-use tilewright_config::Server;
+use tilewright_config::{Address, Server};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::TcpListener,
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
     time::timeout,
 };
 use tokio_io_timeout::TimeoutStream;
+use tokio_util::either::Either;
 use tower::ServiceExt;
 
 use self::connections::{ConnectionSlot, Connections, RESERVE, RequestGuard};
@@ -72,9 +75,70 @@ const RUN: Duration = Duration::from_secs(10);
 /// The time that requests under way have when the server ends.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// The address of whoever connects through the file system: someone on this machine.
+const BY_FILE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// What accepts connections.
+enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener, SocketFile),
+}
+
+/// A socket's file, removed when this is dropped.
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+impl Socket {
+    async fn bind(address: &Address) -> io::Result<Self> {
+        match address {
+            Address::Tcp(address) => TcpListener::bind(address).await.map(Self::Tcp),
+            Address::Unix(path) => {
+                remove_unused(path)?;
+                let socket = UnixListener::bind(path)?;
+                let file = SocketFile(path.clone());
+                fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+                Ok(Self::Unix(socket, file))
+            }
+        }
+    }
+
+    fn address(&self) -> io::Result<Address> {
+        match self {
+            Self::Tcp(socket) => socket.local_addr().map(Address::Tcp),
+            Self::Unix(_, SocketFile(path)) => Ok(Address::Unix(path.clone())),
+        }
+    }
+
+    async fn accept(&self) -> io::Result<(Either<TcpStream, UnixStream>, SocketAddr)> {
+        match self {
+            Self::Tcp(socket) => {
+                let (stream, address) = socket.accept().await?;
+                let _ = stream.set_nodelay(true);
+                Ok((Either::Left(stream), address))
+            }
+            Self::Unix(socket, _) => Ok((Either::Right(socket.accept().await?.0), BY_FILE)),
+        }
+    }
+}
+
+/// Removes the socket of a server that was killed: nobody listens on it.
+fn remove_unused(path: &Path) -> io::Result<()> {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|facts| facts.file_type().is_socket());
+    let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    if is_socket && std::os::unix::net::UnixStream::connect(path).is_err_and(is_refused) {
+        fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
 /// The socket that accepts connections.
 pub struct Listener {
-    socket: TcpListener,
+    socket: Socket,
     tls: Option<Arc<Certificates>>,
     connections: Arc<Connections>,
 }
@@ -85,12 +149,13 @@ impl Listener {
     /// # Errors
     /// [`Error::Listen`], or [`Error::Credential`] if certificates or keys don't serve.
     pub async fn bind(server: &Server) -> Result<Self> {
-        let address = server.listen;
         let connections = descriptors::fit_connections(server.limits.connections as usize, RESERVE);
         let tls = server.tls.as_ref().map(Certificates::open).transpose()?.map(Arc::new);
-        let socket = TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
+        let address = &server.listen;
+        let socket = Socket::bind(address).await;
+        let socket = socket.map_err(|source| Error::Listen { address: address.clone(), source })?;
         // Behind a proxy, and on this machine, all requests come from one address.
-        let all_come_from_one = server.behind_proxy || address.ip().is_loopback();
+        let all_come_from_one = server.behind_proxy || !address.is_exposed();
         let most_of_one = if all_come_from_one { connections } else { connections.div_ceil(4) };
         Ok(Self { socket, tls, connections: Connections::new(connections, most_of_one) })
     }
@@ -101,8 +166,8 @@ impl Listener {
     }
 
     /// The address that it listens on.
-    pub fn address(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()
+    pub fn address(&self) -> io::Result<Address> {
+        self.socket.address()
     }
 
     /// Serves until `end`. Requests under way have some seconds after that.
@@ -130,7 +195,6 @@ impl Listener {
             // One connection too many is closed at once, so that it does not keep the others
             // waiting.
             let Some(slot) = self.connections.acquire(address.ip(), Instant::now()) else { continue };
-            let _ = stream.set_nodelay(true);
             let mut stream = TimeoutStream::new(stream);
             stream.set_write_timeout(Some(WRITE));
             let stream = Box::pin(stream);

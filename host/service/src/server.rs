@@ -1,8 +1,11 @@
 //! The start of a server from its configuration, its loops, and its end.
 
 use std::{
-    net::SocketAddr,
-    sync::{Arc, Mutex, atomic::AtomicBool},
+    io::Read,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -11,13 +14,13 @@ use axum::{
     extract::DefaultBodyLimit,
     middleware::{from_fn_with_state, map_request},
 };
-use tilewright_config::{Config, ConfigSource};
+use tilewright_config::{Address, Config, ConfigSource};
 use tilewright_policy::CacheDir;
 use tilewright_rollout::{Disk, Rollout};
 use tokio::{
     runtime,
     signal::unix::{SignalKind, signal},
-    sync::{Semaphore, watch as watched},
+    sync::{Notify, Semaphore, watch as watched},
 };
 use tower_http::timeout::RequestBodyTimeoutLayer;
 
@@ -72,11 +75,23 @@ pub struct Options {
     /// The configuration.
     pub config: Config,
     /// The address to listen on instead of the configured one.
-    pub listen: Option<SocketAddr>,
+    pub listen: Option<Address>,
     /// The folder of compiled policies.
     pub cache: CacheDir,
+    /// True if the server ends when standard input does, and at once: whoever holds its other end
+    /// is all that it serves.
+    pub until_input_ends: bool,
     /// Called with the address when the server listens.
-    pub ready: Box<dyn FnOnce(SocketAddr) + Send>,
+    pub ready: Box<dyn FnOnce(Address) + Send>,
+}
+
+/// The reason that a server ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// A signal.
+    Signal,
+    /// The end of standard input.
+    InputEnded,
 }
 
 /// Serves until SIGINT or SIGTERM. Jobs at work have some time to end then; the others wait for the
@@ -84,11 +99,11 @@ pub struct Options {
 ///
 /// # Errors
 /// The reason that it can't start.
-pub fn serve(options: Options) -> Result<()> {
+pub fn serve(options: Options) -> Result<Ending> {
     descriptors::raise_limit();
     let runtime = runtime::Builder::new_multi_thread().worker_threads(2).thread_name("requests").enable_all().build();
     let runtime = runtime.map_err(|source| Error::File { path: "a thread".into(), verb: "started", source })?;
-    let Options { place, mut config, listen, cache, ready } = options;
+    let Options { place, mut config, listen, cache, until_input_ends, ready } = options;
     let is_listening_elsewhere = listen.is_some();
     if let Some(listen) = listen {
         config.server.listen = listen;
@@ -121,8 +136,13 @@ pub fn serve(options: Options) -> Result<()> {
         end,
     };
     let address = listener.address().map_err(|source| Error::Listen { address: settings.listen, source })?;
+    let input = Arc::new(Input::default());
+    if until_input_ends {
+        let input = input.clone();
+        std::thread::spawn(move || input.await_end());
+    }
     runtime.block_on(async {
-        let signals = Signals::new()?;
+        let signals = Signals::new(input.clone())?;
         tokio::spawn(signals.run(server.clone(), events.clone(), ending));
         tokio::spawn(cleanup_loop(app.clone()));
         ready(address);
@@ -133,7 +153,7 @@ pub fn serve(options: Options) -> Result<()> {
     server.begin_draining();
     let _ = events.send(WatchEvent::End);
     server.devices.iter().for_each(|device| device.queue.close());
-    let until = Instant::now() + GRACE;
+    let until = Instant::now() + if input.has_ended.load(Ordering::Acquire) { Duration::ZERO } else { GRACE };
     while workers.iter().any(|worker| !worker.is_finished()) && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -147,7 +167,8 @@ pub fn serve(options: Options) -> Result<()> {
     runtime.shutdown_timeout(Duration::from_secs(1));
     match server.lost.reason() {
         Some(reason) => Err(Error::LostDevice(reason.to_owned())),
-        None => Ok(()),
+        None if input.has_ended.load(Ordering::Acquire) => Ok(Ending::InputEnded),
+        None => Ok(Ending::Signal),
     }
 }
 
@@ -225,17 +246,40 @@ fn router(app: App) -> Router {
         .with_state(app)
 }
 
-/// The signals that the system sends.
+/// Standard input, whose other end somebody holds.
+#[derive(Default)]
+struct Input {
+    has_ended: AtomicBool,
+    end: Notify,
+}
+
+impl Input {
+    /// Waits until it ends, whatever is written to it.
+    fn await_end(&self) {
+        let mut ignored = [0; 256];
+        let mut input = std::io::stdin().lock();
+        while match input.read(&mut ignored) {
+            Ok(count) => count > 0,
+            Err(error) => error.kind() == std::io::ErrorKind::Interrupted,
+        } {}
+        self.has_ended.store(true, Ordering::Release);
+        self.end.notify_one();
+    }
+}
+
+/// The signals that the system sends, and the end of standard input where that counts.
 struct Signals {
+    input: Arc<Input>,
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
     hang_up: tokio::signal::unix::Signal,
 }
 
 impl Signals {
-    fn new() -> Result<Self> {
+    fn new(input: Arc<Input>) -> Result<Self> {
         let open = |kind| signal(kind).map_err(|source| Error::File { path: "signals".into(), verb: "heard", source });
         Ok(Self {
+            input,
             interrupt: open(SignalKind::interrupt())?,
             terminate: open(SignalKind::terminate())?,
             hang_up: open(SignalKind::hangup())?,
@@ -254,6 +298,11 @@ impl Signals {
                 _ = self.terminate.recv() => break,
                 _ = self.hang_up.recv() => { let _ = events.send(WatchEvent::Reload); }
                 () = server.lost.wait() => break,
+                // Nobody is left who could read an answer.
+                () = self.input.end.notified() => {
+                    let _ = ending.send(true);
+                    return;
+                }
             }
         }
         tracing::info!("ending");

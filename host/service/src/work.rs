@@ -2,6 +2,7 @@
 //! code for it panics.
 
 mod decode;
+mod encode;
 mod executed;
 mod generate;
 mod held;
@@ -208,6 +209,7 @@ fn run_job(
     };
     let work = match stored.job.stage {
         JobStage::Decode => carry_out::<Vae>,
+        JobStage::Encode => carry_out::<encode::EncodeWork>,
         JobStage::Denoise => carry_out::<Denoise>,
         JobStage::Generate => generate::carry_out,
     };

@@ -1,8 +1,9 @@
 //! `tilewright serve`, and the options of its clients, declared.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
+use tilewright_config::Address;
 
 /// `tilewright serve`
 #[derive(Args, Debug)]
@@ -10,10 +11,15 @@ use clap::Args;
     after_help = "Without a configuration it listens on http://127.0.0.1:7590 and knows no model: name one under [models]."
 )]
 pub struct Serve {
-    /// Listen here instead of where the configuration says, as in 127.0.0.1:8000; port 0 takes a
-    /// free one
-    #[arg(long, value_name = "ADDRESS", value_parser = address)]
-    pub listen: Option<SocketAddr>,
+    /// Listen here instead of where the configuration says: IP:PORT, as in 127.0.0.1:8000, where
+    /// port 0 takes a free one; or unix:PATH, a socket that only you can connect to
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<Address>,
+    /// End when standard input does, as with the program that holds its other end, and remove
+    /// FOLDER then, which only you have access to: the place for a configuration, its socket, token
+    /// and data that serve that program alone
+    #[arg(long, value_name = "FOLDER")]
+    pub private: Option<PathBuf>,
 }
 
 /// The address of a server, and credentials for it.
@@ -65,6 +71,3 @@ pub struct Rollback {
     pub server: ServerArguments,
 }
 
-fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| "expected IP:PORT, as in 127.0.0.1:8000 or [::1]:8000".to_owned())
-}

@@ -62,7 +62,7 @@ pub fn open_model(config: &Config, name: &str, configured: &tilewright_config::M
 /// Checks that the address is one of this machine's. The port is not tried: the service may be
 /// running.
 fn address(config: &Config) -> Outcome {
-    let address = config.server.listen.ip();
+    let Some(address) = config.server.listen.tcp().map(|address| address.ip()) else { return Ok(()) };
     let taken = TcpListener::bind((address, 0)).map(drop);
     taken.map_err(|error| {
         let detail = format!("can't listen on {address}: {error}: name an address of this machine");

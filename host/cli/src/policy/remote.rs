@@ -10,6 +10,7 @@ use std::{
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value, json};
+use tilewright_config::Address;
 use tilewright_plan::{terminal::shorten, words::did_you_mean};
 use tilewright_policy::{PolicyHost, shipped_names};
 use ureq::{
@@ -125,17 +126,19 @@ struct Server {
 impl Server {
     fn new(arguments: &ServerArguments) -> Outcome<Self> {
         let configured = config::load()?.server;
-        let scheme = if configured.tls.is_some() { "https" } else { "http" };
         let mut address = configured.listen;
-        if address.ip().is_unspecified() {
+        if let Address::Tcp(address) = &mut address
+            && address.ip().is_unspecified()
+        {
             // An address of all interfaces includes this one.
             address.set_ip(if address.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
         }
-        let url = arguments.server.clone().unwrap_or_else(|| format!("{scheme}://{address}"));
+        let url = arguments.server.clone().unwrap_or_else(|| address.url(configured.tls.is_some()));
         let is_local = arguments.server.is_none();
         let url = url.trim_end_matches('/').to_owned();
         if !url.starts_with("http://") && !url.starts_with("https://") {
-            return Err(Failure::input(format!("--server {url}: expected http://… or https://…")));
+            let given = if is_local { "the configured server" } else { "--server" };
+            return Err(Failure::input(format!("{given} {url}: expected http://… or https://…")));
         }
         // The configuration's token is for the configuration's server.
         let file = arguments.token_file.clone().or(configured.token_file.filter(|_| is_local));

@@ -16,22 +16,19 @@ use super::{
     Around, Inspection, Refusal, Work,
     decode::choose_format,
     describe::describe,
+    encode::of_image,
     internal, invalid,
     sample::{named, sample_request, work_of},
     settings::settings_of,
 };
 use crate::{
     device::DeviceState,
-    error::one_line,
     jobs::inputs::{Input, Uploads},
     models::{OpenModel, OpenVae},
 };
 
 /// The most characters of a prompt.
 const LONGEST: usize = 100_000;
-
-/// The name of a job's picture in errors.
-pub const IMAGE: &str = "image";
 
 /// The tokens that T5 may be asked to read.
 const TEXT_TOKENS: std::ops::RangeInclusive<u32> = 3..=512;
@@ -117,9 +114,9 @@ fn check_image(image: &Path) -> Result<(), Refusal> {
     checked.map_err(|error| unsound(image, &error))
 }
 
-/// The refusal of a picture that can't be read. Its path on the server is left out.
+/// The refusal of a picture that can't be read.
 fn unsound(image: &Path, error: &tilewright_pipeline::Error) -> Refusal {
-    invalid(one_line(error).replace(&image.display().to_string(), IMAGE))
+    invalid(of_image(error, image))
 }
 
 /// The settings that fields ask for.

@@ -61,12 +61,12 @@ pub struct SubmissionForm {
     /// A picture, or a .safetensors with `mask`: 1 where the latent is made again.
     #[schema(value_type = Option<String>, format = Binary)]
     mask: Vec<u8>,
-    /// The picture that a prompt's picture begins with.
+    /// The picture or clip that is encoded, or the picture that a prompt's picture begins with.
     #[schema(value_type = Option<String>, format = Binary)]
     image: Vec<u8>,
 }
 
-/// Submit a decode or a sample
+/// Submit a decode, an encode, a sample or a prompt
 ///
 /// Either with the paths of its files on the server, or with the files themselves. The job is kept
 /// before the answer is given: it outlives the server.
@@ -206,7 +206,9 @@ fn paths(job: &JobRequest) -> impl Iterator<Item = (Input, String, &str)> {
         ];
         named.map(|(input, path)| (input, format!("sample.paths.{}", input.name()), path.as_deref()))
     });
-    std::iter::once(latent).chain(sample).filter_map(|(input, field, path)| Some((input, field, path?)))
+    let encode = job.encode.as_ref().and_then(|fields| fields.image_path.as_deref());
+    let image = (Input::Image, "encode.image_path".to_owned(), encode);
+    [latent, image].into_iter().chain(sample).filter_map(|(input, field, path)| Some((input, field, path?)))
 }
 
 async fn read_form(app: &App, request: Request) -> ApiResult<Form> {

@@ -48,6 +48,7 @@ impl ModelBody {
         };
         let stages = [
             (JobStage::Decode, vae.is_some()),
+            (JobStage::Encode, opened.vae.as_ref().is_some_and(|vae| vae.model.encoded_scale().is_ok())),
             (JobStage::Denoise, transformer.is_some()),
             (JobStage::Generate, opened.for_prompts().is_ok()),
         ];

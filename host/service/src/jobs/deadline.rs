@@ -61,6 +61,7 @@ fn place(stored: &StoredJob, steps: Option<u32>) -> String {
     let job = &stored.job;
     match (job.stage, job.at) {
         (JobStage::Decode, _) => "during the decode".into(),
+        (JobStage::Encode, _) => "during the encode".into(),
         (_, Some(at)) if at != Stage::Denoise => format!("during the {}", at.name()),
         (JobStage::Generate, None) => "before its first stage".into(),
         _ => match (steps, job.steps) {

@@ -17,7 +17,7 @@ pub enum Input {
     Noise,
     /// The part of a latent that is made again.
     Mask,
-    /// The picture that a prompt's picture begins with.
+    /// The picture or clip that is encoded, or the picture that a prompt's picture begins with.
     Image,
 }
 

@@ -58,14 +58,17 @@ pub fn frame(app: &App, headers: &HeaderMap, notice: Option<&str>) -> PageFrame 
     let now = clock::time(clock::now_ms());
     let config = server.config.in_force();
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).map(str::to_owned);
-    let scheme = if config.server.tls.is_some() { "https" } else { "http" };
+    let is_encrypted = config.server.tls.is_some();
     PageFrame {
         version: env!("CARGO_PKG_VERSION").into(),
         now,
         started: now.checked_sub(server.started.elapsed()).unwrap_or(now),
         health,
         form_token: app.auth.form_token.clone(),
-        address: format!("{scheme}://{}", host.unwrap_or_else(|| config.server.listen.to_string())),
+        address: host.map_or_else(
+            || config.server.listen.url(is_encrypted),
+            |host| format!("{}://{host}", if is_encrypted { "https" } else { "http" }),
+        ),
         has_token: app.auth.callers.has_tokens(),
         notice: notice.and_then(|number| app.notices.get(number)),
         role,

@@ -32,6 +32,7 @@ impl Held {
     pub fn of(stored: &StoredJob) -> Self {
         let of_one = match stored.job.stage {
             JobStage::Decode => Some(Stage::Decode),
+            JobStage::Encode => Some(Stage::Encode),
             JobStage::Denoise => Some(Stage::Denoise),
             JobStage::Generate => None,
         };

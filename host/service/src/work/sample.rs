@@ -125,7 +125,7 @@ impl<'a> Execution<'a> {
             JobStage::Generate => {
                 (self.turn.server.jobs.files.input(&self.stored.job.id, Input::Latent), Some(LatentKind::Safetensors))
             }
-            JobStage::Decode | JobStage::Denoise => (self.output()?, None),
+            JobStage::Decode | JobStage::Encode | JobStage::Denoise => (self.output()?, None),
         };
         let output = LatentOutput::new(&path, kind, false, false).map_err(unwritten)?;
         // Reused outputs are not kept: from a step in the middle, the bits would be others.
@@ -163,7 +163,7 @@ impl<'a> Execution<'a> {
                 tracing::warn!(error = one_line(&error), "a picture does not tell how it was made");
                 Texts::new()
             }),
-            JobStage::Decode | JobStage::Denoise => Texts::new(),
+            JobStage::Decode | JobStage::Encode | JobStage::Denoise => Texts::new(),
         };
         let path = transformer.write(output, sampled, &texts).map_err(|error| self.classify_write_error(&error))?;
         let results = self.sync_results(&[path])?;

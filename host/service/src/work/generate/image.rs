@@ -4,13 +4,12 @@
 use std::{convert::Infallible, sync::Arc};
 
 use tilewright_engine::Finished;
-use tilewright_pipeline::{Encode, EncodeInput, StartStage, Trials};
+use tilewright_pipeline::{EncodeInput, StartStage, Trials};
 use tilewright_plan::{Record, Vae};
 use tilewright_rollout::{Decider, Revision};
 
 use crate::{
-    accept::IMAGE,
-    error::one_line,
+    accept::{IMAGE, of_image},
     jobs::{StoredJob, inputs::Input},
     work::{
         JobEnd,
@@ -42,19 +41,15 @@ impl Executed for ImageEncode {
         decider: &mut Decider,
         observer: &mut JobObserver<'a, Vae>,
     ) -> Result<JobOutcome<Self>, JobOutcome<Self>> {
-        let Execution { turn: Turn { server, device, model, .. }, stored, .. } = execution;
+        let Execution { turn: Turn { server, model, .. }, stored, .. } = execution;
         let id = &stored.job.id;
         let (_, _, vae) = model.for_prompts().map_err(JobEnd::Failed)?;
         let image = server.jobs.files.input(id, Input::Image);
-        let refused = |error: tilewright_pipeline::Error| {
-            JobEnd::Failed(one_line(&error).replace(&image.display().to_string(), IMAGE))
-        };
+        let refused = |error: tilewright_pipeline::Error| JobEnd::Failed(of_image(&error, &image));
         let picture = StartStage::of_picture(&image);
         let mut source = picture.source().map_err(refused)?;
         let input = EncodeInput::of(&vae.model, &mut source, IMAGE, &mut |_| {}).map_err(refused)?;
-        let (limit, objective) = (execution.memory_limit(), execution.objective());
-        let job = Encode::new(&device.machine, &vae.model, &input, limit, objective).map_err(refused)?;
-        let job = job.with_trials(history);
+        let job = execution.encode_job(vae, &input).map_err(JobEnd::Failed)?.with_trials(history);
         observer.request = Some(job.request().clone());
         let encoded = tracing::info_span!("encode").in_scope(|| job.run(decider, observer, &mut source));
         let encoded = encoded.map_err(|unfinished| execution.describe_unfinished::<Self>(unfinished));

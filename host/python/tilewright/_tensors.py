@@ -1,0 +1,57 @@
+"""NumPy arrays in and out of safetensors, where NumPy is there
+(https://github.com/huggingface/safetensors, "Format")."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from .errors import TilewrightError
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
+#: Types by their names in files, little-endian.
+DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "|u1", "BOOL": "|b1"}
+
+#: The largest header that is read.
+LONGEST_HEADER = 100_000_000
+
+
+def is_array(value: Any) -> bool:
+    """True for what has NumPy's interface to its values, such as an array or a tensor of PyTorch on the CPU."""
+    return hasattr(value, "__array__")
+
+
+def to_safetensors(name: str, value: Any) -> bytes:
+    """A file with one tensor, in f32, or f16 if the values are."""
+    import numpy
+
+    array: NDArray[Any] = numpy.asarray(value)
+    array = numpy.ascontiguousarray(array, dtype="<f2" if array.dtype == numpy.float16 else "<f4")
+    dtype = "F16" if array.dtype == numpy.float16 else "F32"
+    header = json.dumps({name: {"dtype": dtype, "shape": array.shape, "data_offsets": [0, array.nbytes]}}).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + array.tobytes()
+
+
+def from_safetensors(data: bytes, names: tuple[str, ...]) -> NDArray[numpy.float32]:
+    """The tensor of a file that has one of some names.
+
+    Raises:
+        TilewrightError: it is no such file, or has no tensor of these names.
+    """
+    import numpy
+
+    length = int.from_bytes(data[:8], "little")
+    if not 2 <= length <= min(LONGEST_HEADER, len(data) - 8):
+        raise TilewrightError("the result is no safetensors file: ask for format='safetensors' or 'latent'")
+    header: dict[str, Any] = json.loads(data[8 : 8 + length])
+    name = next((name for name in names if name in header), None)
+    if name is None:
+        raise TilewrightError(f"the result has no tensor named {' or '.join(names)}")
+    facts = header[name]
+    start, end = facts["data_offsets"]
+    values = numpy.frombuffer(data[8 + length + start : 8 + length + end], dtype=DTYPES[facts["dtype"]])
+    return values.reshape(facts["shape"]).astype(numpy.float32, copy=False)

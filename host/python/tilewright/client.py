@@ -1,0 +1,374 @@
+"""The service's interface for threads."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from . import _wire, api
+from ._tensors import from_safetensors
+from ._wire import PATIENCE, Source
+from .errors import TilewrightError
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+    from typing_extensions import Self, Unpack
+
+#: The server that `tilewright serve` starts by default.
+DEFAULT = "http://127.0.0.1:7590"
+
+#: Called with the name of each event of a job, and its data.
+OnEvent = Callable[[str, dict[str, Any]], None]
+
+
+class Client:
+    """A server, spoken to from any thread.
+
+    Args:
+        address: the server's URL; `TILEWRIGHT_SERVER`, or else http://127.0.0.1:7590, if it is left out; `unix:PATH` for
+            a socket.
+        token: the server's token, if it asks for one.
+        verify: a file with the authority's certificates (PEM), or False to trust any.
+    """
+
+    def __init__(self, address: str | None = None, *, token: str | None = None, verify: str | bool = True) -> None:
+        self.address = (address or os.environ.get("TILEWRIGHT_SERVER") or DEFAULT).rstrip("/")
+        self._token = token
+        self._verify = verify
+        self._http: httpx.Client | None = None
+
+    # What a subclass replaces.
+    def _session(self) -> httpx.Client:
+        if self._http is None:
+            self._http = httpx.Client(**session_options(self.address, self._token, self._verify, httpx.HTTPTransport))
+        return self._http
+
+    def _broken(self, error: httpx.TransportError) -> TilewrightError:
+        return _wire.broken(self.address, error)
+
+    def close(self) -> None:
+        """Closes the connections."""
+        if self._http is not None:
+            self._http.close()
+            self._http = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        session = self._session()
+        try:
+            return _wire.check(session.request(method, path, **options))
+        except httpx.TransportError as error:
+            raise self._broken(error) from error
+
+    @contextlib.contextmanager
+    def _stream(self, path: str, **options: Any) -> Iterator[httpx.Response]:
+        session = self._session()
+        try:
+            with session.stream("GET", path, **options) as response:
+                if not response.is_success:
+                    response.read()
+                yield _wire.check(response)
+        except httpx.TransportError as error:
+            raise self._broken(error) from error
+
+    # Jobs.
+
+    def submit(self, request: Mapping[str, Any] | api.JobRequest, files: Mapping[str, Source | None] | None = None) -> Job:
+        """Submits a request with the files of its parts: latent, conditioning, negative, noise, mask, image. Files that
+        are named by their paths are streamed. The job outlives the server from then on.
+
+        Raises:
+            RequestError: the request is refused.
+            ConnectionFailed: the server can't be reached.
+        """
+        body = request.to_dict() if isinstance(request, api.JobRequest) else dict(request)
+        with _wire.opened(files or {}) as parts:
+            answer = self._ask("POST", "/v1/jobs", **_wire.form(body, parts))
+        return Job(self, api.Job.from_json(answer.content))
+
+    def generate(
+        self,
+        prompt: str,
+        *,
+        model: str,
+        negative_prompt: str | None = None,
+        image: Source | None = None,
+        mask: Source | None = None,
+        sample: api.SampleOptions | None = None,
+        **options: Unpack[api.JobOptions],
+    ) -> Job:
+        """Makes a picture or clip of a prompt.
+
+        Args:
+            prompt: the prompt, with weights as ComfyUI has them.
+            model: the model's name in the server's configuration.
+            negative_prompt: the prompt to lead away from; it counts if `cfg` of the sample is not 1.
+            image: a picture to begin with, of which `denoise` of the sample says how much is made again.
+            mask: white, or 1, where the picture is made again.
+            sample: width, height, frames, seed, steps, sampler and the like; the model's own where nothing is given.
+            options: fields of the request, as `format` or `device`.
+        """
+        request = _wire.of_prompt(prompt, model, negative_prompt, sample, options)
+        return self.submit(request, {"image": image, "mask": mask})
+
+    def sample(
+        self,
+        conditioning: Source,
+        *,
+        model: str,
+        negative: Source | None = None,
+        latent: Source | None = None,
+        noise: Source | None = None,
+        mask: Source | None = None,
+        sample: api.SampleOptions | None = None,
+        **options: Unpack[api.JobOptions],
+    ) -> Job:
+        """Makes a latent of conditioning, as `tilewright sample` does.
+
+        Args:
+            conditioning: a .safetensors with `prompt_embeds` [N, T, D].
+            model: the model's name in the server's configuration.
+            negative: the conditioning to lead away from, with `cfg` in `sample`.
+            latent: the latent to begin from, [N, C, H, W] or [N, C, T, H, W] in the VAE's own space.
+            noise: noise in place of the seed's, of the latent's shape.
+            mask: 1 where the latent is made again, [1, 1, (T,) h, w], or a picture.
+            sample: width, height, frames, seed, steps, sampler and the like.
+            options: fields of the request, as `format` or `device`.
+        """
+        files = {"conditioning": conditioning, "negative": negative, "latent": latent, "noise": noise, "mask": mask}
+        return self.submit(_wire.of_sample(model, sample, options), files)
+
+    def decode(self, latent: Source, *, model: str, **options: Unpack[api.JobOptions]) -> Job:
+        """Decodes a latent to a picture or clip.
+
+        Args:
+            latent: a .latent of ComfyUI's or a .safetensors, or an array [N, C, H, W] or [N, C, T, H, W] in the VAE's own
+                space.
+            model: the model's name in the server's configuration.
+            options: fields of the request, as `format`, `scaled` or `device`.
+        """
+        return self.submit(_wire.given({**options, "model": model}), {"latent": latent})
+
+    def encode(
+        self, image: Source, *, model: str, frames: int | None = None, **options: Unpack[api.JobOptions]
+    ) -> Job:
+        """Encodes a picture or, with a video VAE, a clip to a latent.
+
+        Args:
+            image: a picture, a clip, or an array [N, C, H, W] or [N, C, T, H, W] in −1…1.
+            model: the model's name in the server's configuration.
+            frames: the most frames of a clip that are taken.
+            options: fields of the request, as `format`, `scaled` or `device`.
+        """
+        return self.submit(_wire.of_encode(model, frames, options), {"image": image})
+
+    def job(self, id: str) -> Job:
+        """A job by its id.
+
+        Raises:
+            RequestError: there is none (404).
+        """
+        return Job(self, api.Job.from_json(self._ask("GET", f"/v1/jobs/{id}").content))
+
+    def jobs(self, **filter: Unpack[api.JobFilter]) -> Iterator[Job]:
+        """The jobs that a filter lets through, newest first; `limit` is that of a page, of which all are read."""
+        parameters: dict[str, Any] = dict(filter)
+        while True:
+            page = api.Jobs.from_json(self._ask("GET", "/v1/jobs", params=parameters).content)
+            yield from (Job(self, job) for job in page.jobs)
+            if page.next is None:
+                return
+            parameters["before"] = page.next
+
+    # What the server has.
+
+    def models(self) -> tuple[api.Model, ...]:
+        """The configured models, with what each does."""
+        return api.ModelList.from_json(self._ask("GET", "/v1/models").content).models
+
+    def devices(self) -> tuple[api.Device, ...]:
+        """The configured devices, with their memory."""
+        return api.DeviceList.from_json(self._ask("GET", "/v1/devices").content).devices
+
+    def decisions(self, **filter: str | int) -> tuple[api.Decision, ...]:
+        """Records of decisions, newest first: a page of those of a `policy`, `route` or `model`."""
+        return api.Decisions.from_json(self._ask("GET", "/v1/decisions", params=filter).content).decisions
+
+    def is_ready(self) -> bool:
+        """True if the server answers and takes jobs."""
+        try:
+            return api.Ready.from_json(self._ask("GET", "/readyz").content).ready
+        except TilewrightError:
+            return False
+
+    # Policies.
+
+    def policies(self) -> tuple[api.Policy, ...]:
+        """The policies in service with their revisions."""
+        return api.PolicyList.from_json(self._ask("GET", "/v1/policies").content).policies
+
+    def policy(self, name: str) -> api.Policy:
+        """A policy by its name in the configuration."""
+        return api.Policy.from_json(self._ask("GET", f"/v1/policies/{name}").content)
+
+    def upload_policy(self, module: Source) -> api.Module:
+        """Stores a module, which has to pass the gate.
+
+        Args:
+            module: a .wasm file.
+        """
+        with _wire.opened({"module": module}) as parts:
+            answer = self._ask("POST", "/v1/modules", **_wire.module(parts))
+        return api.Module.from_json(answer.content)
+
+    def swap_policy(
+        self, name: str, module: str | None = None, *, settings: Mapping[str, Any] | None = None
+    ) -> api.Policy:
+        """Puts another revision of a policy in force.
+
+        Args:
+            name: the policy's name in the configuration.
+            module: a shipped policy's name, `sha256:…` of a stored module, `oci://…`, or the path of a .wasm file, which is
+                uploaded; what the configuration says if it is left out.
+            settings: the module's settings; its defaults where nothing is given.
+        """
+        if module is not None and module.endswith(".wasm"):
+            module = self.upload_policy(module).digest
+        body = _wire.replacement(module, settings)
+        return api.Policy.from_json(self._ask("POST", f"/v1/policies/{name}/swap", json=body).content)
+
+    def roll_back_policy(self, name: str) -> api.Policy:
+        """Puts the revision before in force again."""
+        return api.Policy.from_json(self._ask("POST", f"/v1/policies/{name}/rollback").content)
+
+
+class Job:
+    """A job, as it was when it was last asked for.
+
+    Attributes:
+        state: everything that the server tells of it.
+    """
+
+    def __init__(self, client: Client, state: api.Job) -> None:
+        self._client = client
+        self.state = state
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id} {self.state.state}>"
+
+    @property
+    def id(self) -> str:
+        """The id."""
+        return self.state.id
+
+    @property
+    def _path(self) -> str:
+        return f"/v1/jobs/{self.id}"
+
+    def refresh(self) -> api.Job:
+        """Asks for the job's state."""
+        self.state = api.Job.from_json(self._client._ask("GET", self._path).content)
+        return self.state
+
+    def events(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The job's events until its end: `job`, `plan`, `progress`, `step`, `failed`, `end`, each with its data."""
+        with self._client._stream(f"{self._path}/events", timeout=httpx.Timeout(PATIENCE, read=None)) as response:
+            for name, data in _wire.events(response.iter_lines()):
+                if name in ("job", "end"):
+                    self.state = api.Job.from_json(data)
+                yield name, data
+
+    def wait(self, on_event: OnEvent | None = None) -> Job:
+        """Waits until the job has ended well.
+
+        Args:
+            on_event: called with each event's name and data.
+
+        Raises:
+            JobFailed: the job has no result.
+            ConnectionFailed: the connection broke; the job goes on.
+        """
+        if self.state.state not in _wire.ENDS:
+            with contextlib.closing(self.events()) as events:
+                for name, data in events:
+                    if on_event is not None:
+                        on_event(name, data)
+        if self.state.state not in _wire.ENDS:
+            self.refresh()
+        if self.state.state not in _wire.ENDS:
+            raise _wire.left(self._client.address)
+        _wire.ended(self.state)
+        return self
+
+    def cancel(self) -> api.Job:
+        """Cancels the job, at once or at its next operation; a job that has ended stays as it is."""
+        answer = self._client._ask("DELETE", self._path)
+        self.state = api.Job.from_json(answer.content)
+        return self.state
+
+    def result(self, sample: int = 0) -> bytes:
+        """A file that the job has made, after it has ended.
+
+        Args:
+            sample: the place in the batch.
+        """
+        self.wait()
+        return self._client._ask("GET", f"{self._path}/result", params={"sample": sample}).content
+
+    def save(self, path: str | os.PathLike[str], sample: int = 0) -> Path:
+        """Writes a file that the job has made, as it arrives: no half of it ever has the name.
+
+        Args:
+            path: the file to write.
+            sample: the place in the batch.
+        """
+        self.wait()
+        with _wire.written(path) as file, self._client._stream(f"{self._path}/result", params={"sample": sample}) as answer:
+            for chunk in answer.iter_bytes():
+                file.write(chunk)
+        return Path(path)
+
+    def array(self, sample: int = 0) -> NDArray[numpy.float32]:
+        """The values of a result in safetensors or of a latent, f32: [N, C, H, W] or [N, C, T, H, W].
+
+        Raises:
+            ModuleNotFoundError: NumPy is not installed.
+        """
+        return from_safetensors(self.result(sample), _wire.RESULTS)
+
+    def preview(self) -> bytes:
+        """A PNG of the sample after its last step, while it runs, if `preview` was asked for in `sample`."""
+        return self._client._ask("GET", f"{self._path}/preview").content
+
+    def decision(self) -> dict[str, Any]:
+        """The record of the decision; of a prompt `stages` has one for each stage."""
+        found: dict[str, Any] = self._client._ask("GET", f"{self._path}/decision").json()
+        return found
+
+
+def session_options(address: str, token: str | None, verify: str | bool, transport: Callable[..., Any]) -> dict[str, Any]:
+    """The options of a session, of either kind."""
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    options: dict[str, Any] = {"timeout": httpx.Timeout(PATIENCE), "headers": headers, "trust_env": False}
+    path = address.removeprefix("unix:")
+    if path != address:
+        return {**options, "base_url": "http://localhost", "transport": transport(uds=path)}
+    if not address.startswith(("http://", "https://")):
+        raise TilewrightError(f"{address}: expected http://…, https://… or unix:PATH")
+    return {**options, "base_url": address, "verify": verify}
+
+

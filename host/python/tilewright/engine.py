@@ -1,0 +1,405 @@
+"""The program as a private child: it serves this process alone, and ends with it."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Union
+
+import httpx
+
+from . import __version__, _wire
+from ._program import find_program
+from ._toml import dumps
+from .client import Client, session_options
+from .errors import ProgramEnded, ProgramError, RequestError, TilewrightError
+
+#: What a model's table of the configuration may hold.
+Value = Union[str, int, float, bool, os.PathLike, Sequence[Union[str, os.PathLike]]]
+
+#: A model: the file, folder or name that all of its parts are found in, or the parts by the configuration's keys, as
+#: `{"vae": "ae.safetensors"}`.
+Model = Union[str, os.PathLike, Mapping[str, Value]]
+
+#: How a private folder is called.
+PREFIX = "tilewright-engine-"
+
+#: Seconds that the program may take to begin to answer; models are opened, not loaded, meanwhile.
+START = 120.0
+
+#: Seconds that it may take to end once nobody holds its input.
+END = 10.0
+
+#: The lines of its log that a message may show.
+LINES = 20
+
+#: The engines that live, for the end of the process.
+_alive: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+class Engine(Client):
+    """The program as a child of this process, on a socket that only its user can connect to.
+
+    It starts with the first request, serves any number of threads, and ends with `close`, or with this process however
+    that ends. If it crashes, the request under way raises `ProgramEnded`; the next one starts it again, and what it had
+    accepted goes on.
+
+    Args:
+        models: the models that jobs may name. Without any, they are added by `add_model`.
+        device: `auto`, `cpu` or `cuda[:N]`; ROCm answers to cuda, as in PyTorch.
+        memory_limit: the most that a job may hold, as `"8GiB"`; weights aside.
+        policy: the policy that decides, a shipped one's name or a .wasm file.
+        settings: the policy's settings.
+        program: the program's file, in place of the one that is found.
+        config: further sections of the program's configuration, as `{"routes": […]}`.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, Model] | None = None,
+        *,
+        device: str = "auto",
+        memory_limit: str | None = None,
+        policy: str = "adaptive",
+        settings: Mapping[str, Any] | None = None,
+        program: str | os.PathLike[str] | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__("http://127.0.0.1:0", token=secrets.token_urlsafe(32))
+        self._program = None if program is None else Path(program)
+        self._models = {name: _parts(model) for name, model in (models or {}).items()}
+        own: dict[str, Any] = {"device": device}
+        if memory_limit is not None:
+            own["memory-limit"] = memory_limit
+        self._config: dict[str, Any] = {
+            "devices": {"main": own},
+            "policies": {"own": {"source": _absolute(policy), **({"set": dict(settings)} if settings else {})}},
+            "routes": [{"policy": "own"}],
+            **(config or {}),
+        }
+        self._lock = threading.RLock()
+        self._folder: Path | None = None
+        self._owner: IO[bytes] | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._closed = False
+        self._process = os.getpid()
+        _alive.add(self)
+
+    def __enter__(self) -> Engine:
+        self.start()
+        return self
+
+    # The child.
+
+    def start(self) -> None:
+        """Starts the program, if it does not run.
+
+        Raises:
+            ProgramError: it is missing, of another version, or does not start; its last line says why.
+        """
+        with self._lock:
+            if self._process != os.getpid():
+                raise ProgramError("the engine belongs to the process that made it: make another one in this process")
+            if self._closed:
+                raise ProgramError("the engine is closed: make another one")
+            if self._child is not None and self._child.poll() is None:
+                return
+            self._forget_child()
+            program = self._program or find_program()
+            check_version(program)
+            folder = self._make_folder()
+            self._write_config()
+            with (folder / "log").open("wb") as log:
+                command = [program, "serve", "--config", folder / "tilewright.toml", "--private", folder]
+                try:
+                    self._child = subprocess.Popen(
+                        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+                    )
+                except OSError as error:
+                    raise ProgramError(f"{program}: {error.strerror}") from None
+            self.address = f"unix:{folder / 'socket'}"
+            self._await_start(self._child)
+            options = session_options(self.address, self._token, True, httpx.HTTPTransport)
+            self._http = httpx.Client(**options)
+
+    def _await_start(self, child: subprocess.Popen[bytes]) -> None:
+        """Waits for the line that it listens."""
+        assert child.stdout is not None
+        timer = threading.Timer(START, child.kill)
+        timer.start()
+        try:
+            line = child.stdout.readline()
+        finally:
+            timer.cancel()
+        if not line.startswith(b"listening on "):
+            child.wait()
+            said = self.log().splitlines()
+            last = next((line for line in reversed(said) if line.startswith("error: ")), said[-1] if said else "")
+            self._forget_child()
+            raise ProgramError(last.removeprefix("error: ") or "the program ended before it listened, and said nothing")
+
+    def _forget_child(self) -> None:
+        if self._http is not None:
+            self._http.close()
+            self._http = None
+        child, self._child = self._child, None
+        if child is not None:
+            for pipe in (child.stdin, child.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):
+                        pipe.close()
+            child.poll()
+
+    def _make_folder(self) -> Path:
+        """The private folder, which lives as long as the engine."""
+        if self._folder is not None and self._folder.is_dir():
+            return self._folder
+        base = _runtime_folder()
+        _sweep(base)
+        try:
+            folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+            self._owner = (folder / "owner").open("wb")
+            fcntl.flock(self._owner, fcntl.LOCK_EX)
+            descriptor = os.open(folder / "token", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(self._token or "")
+        except OSError as error:
+            raise ProgramError(f"{base}: {error.strerror}: name a folder that can be written in TMPDIR") from None
+        self._folder = folder
+        return folder
+
+    def _write_config(self) -> None:
+        assert self._folder is not None
+        folder = self._folder
+        config = {
+            "server": {
+                "listen": f"unix:{folder / 'socket'}",
+                "data": str(folder / "data"),
+                "token-file": str(folder / "token"),
+                "limits": {"requests-per-second": 100_000, "queue": 100_000, "upload": "64GiB", "deadline": "30d"},
+            },
+            **self._config,
+        }
+        if self._models:
+            config["models"] = self._models
+        with _wire.written(folder / "tilewright.toml") as file:
+            file.write(dumps(config).encode())
+
+    def _session(self) -> httpx.Client:
+        with self._lock:
+            self.start()
+            assert self._http is not None
+            return self._http
+
+    def _broken(self, error: httpx.TransportError) -> TilewrightError:
+        with self._lock:
+            child = self._child
+            if child is None:
+                return ProgramEnded("the engine was closed meanwhile")
+            # The connection breaks a moment before the system tells of the end.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(1.0)
+            code = child.poll()
+            if code is None:
+                return _wire.broken("the program", error)
+            how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
+            said = [line for line in self.log().splitlines() if line.strip()]
+            last = f": {said[-1]}" if said else ""
+            return ProgramEnded(f"the program ended {how} in the middle of a request{last}")
+
+    def log(self) -> str:
+        """The last lines of the program's log."""
+        if self._folder is None:
+            return ""
+        try:
+            with (self._folder / "log").open("rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - 64 * 1024))
+                text = file.read().decode(errors="replace")
+        except OSError:
+            return ""
+        return "\n".join(text.splitlines()[-LINES:])
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id; None while it does not run."""
+        child = self._child
+        return child.pid if child is not None and child.poll() is None else None
+
+    def add_model(self, name: str, model: Model) -> None:
+        """Adds a model, or replaces one of the same name: the program takes it over while it runs.
+
+        Raises:
+            RequestError: the model can't be opened; those before stay.
+        """
+        with self._lock:
+            before = self._models.get(name)
+            self._models[name] = _parts(model)
+            if self.pid is None:
+                return
+            try:
+                self._reload()
+            except TilewrightError:
+                self._models.pop(name)
+                if before is not None:
+                    self._models[name] = before
+                self._write_config()
+                raise
+
+    def _reload(self) -> None:
+        assert self._child is not None
+        seen = {(event["time"], event["what"], event["detail"]) for event in self._events()}
+        self._write_config()
+        self._child.send_signal(signal.SIGHUP)
+        until = time.monotonic() + START
+        while time.monotonic() < until:
+            for event in self._events():
+                if (event["time"], event["what"], event["detail"]) in seen:
+                    continue
+                if event["what"] == "reloaded":
+                    return
+                if event["what"] == "reload-refused":
+                    raise RequestError(event["detail"], 422)
+            time.sleep(0.02)
+        raise _wire.broken("the program", TimeoutError("it does not read its configuration again"))
+
+    def _events(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._ask("GET", "/v1/events").json()["events"]
+        return found
+
+    def close(self) -> None:
+        """Ends the program, with the jobs that are at work, and removes what belonged to it."""
+        if self._process != os.getpid():
+            return
+        with self._lock:
+            self._closed = True
+            child, folder = self._child, self._folder
+            if self._http is not None:
+                self._http.close()
+                self._http = None
+            if child is not None and child.poll() is None:
+                assert child.stdin is not None
+                # The end of its input tells it that nobody is left.
+                with contextlib.suppress(OSError):
+                    child.stdin.close()
+                try:
+                    child.wait(END)
+                except subprocess.TimeoutExpired:
+                    child.kill()
+                    child.wait()
+            self._forget_child()
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+            if self._owner is not None:
+                self._owner.close()
+            self._folder = self._owner = None
+
+
+@atexit.register
+def _close_all() -> None:
+    for engine in list(_alive):
+        engine.close()
+
+
+def _let_go() -> None:
+    """In a fork: the program ends with the process that started it, whoever else was made from it."""
+    for engine in list(_alive):
+        child = engine._child
+        if child is not None and child.stdin is not None:
+            with contextlib.suppress(OSError):
+                child.stdin.close()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
+def _absolute(value: str) -> str:
+    """A policy's source: a path is made absolute, a name stays."""
+    return os.path.abspath(value) if value.endswith(".wasm") else value
+
+
+def _parts(model: Model) -> dict[str, Any]:
+    """A model's table of the configuration."""
+    if isinstance(model, (str, os.PathLike)):
+        return {"model": _path(model)}
+    return {key: _value(value) for key, value in model.items()}
+
+
+def _value(value: Value) -> Any:
+    if isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, (str, os.PathLike)):
+        return _path(value)
+    return [_path(one) for one in value]
+
+
+def _path(value: str | os.PathLike[str]) -> str:
+    """A path relative to this process; what is none, such as a name or a family, stays."""
+    text = os.fspath(value)
+    return os.path.abspath(text) if os.path.exists(text) else text
+
+
+def _runtime_folder() -> Path:
+    """The folder for sockets: the shortest that is the user's own or the system's, since a socket's path is short."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if os.path.isabs(runtime) and os.access(runtime, os.W_OK):
+        return Path(runtime)
+    return Path(tempfile.gettempdir())
+
+
+def _sweep(base: Path) -> None:
+    """Removes what engines left whose process and program were both killed: nobody holds their lock."""
+    for folder in base.glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError), (folder / "owner").open("rb") as owner:
+            if os.fstat(owner.fileno()).st_uid != os.geteuid():
+                continue
+            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _answers(folder / "socket"):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _answers(path: Path) -> bool:
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as one:
+        try:
+            one.connect(os.fspath(path))
+        except OSError:
+            return False
+    return True
+
+
+def check_version(program: Path) -> str:
+    """The program's version, which has to be this package's in all but its last part.
+
+    Raises:
+        ProgramError: it is another, or can't be asked.
+    """
+    try:
+        asked = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60, check=False)
+    except OSError as error:
+        raise ProgramError(f"{program}: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise ProgramError(f"{program}: it does not say its version") from None
+    words = asked.stdout.split()
+    if asked.returncode != 0 or len(words) < 2:
+        said = asked.stderr.strip().splitlines()
+        raise ProgramError(said[-1].removeprefix("error: ") if said else f"{program}: it does not say its version")
+    version = words[1]
+    if version.split(".")[:2] != __version__.split(".")[:2]:
+        raise ProgramError(
+            f"{program} is version {version}, and this package {__version__}: install both in the same version, as by "
+            f"pip install 'tilewright[engine]=={__version__}'"
+        )
+    return version

@@ -1,0 +1,60 @@
+"""What can go wrong, each with one line that says what, where and what to do."""
+
+from __future__ import annotations
+
+
+class TilewrightError(Exception):
+    """The base of all errors of this package; its text is one line."""
+
+
+class ProgramError(TilewrightError):
+    """The program is missing, does not start, or is of another version than this package."""
+
+
+class ProgramEnded(ProgramError):
+    """The program ended in the middle of a request. The next request starts it again; jobs that it had accepted go on
+    then."""
+
+
+class RequestError(TilewrightError):
+    """The server refused a request.
+
+    Attributes:
+        status: the HTTP status, as 422 for a request that makes no sense.
+        retry_after: seconds after which to ask again, where the server says so.
+    """
+
+    status: int
+    retry_after: float | None
+
+    def __init__(self, line: str, status: int, retry_after: float | None = None) -> None:
+        super().__init__(line)
+        self.status = status
+        self.retry_after = retry_after
+
+    def __reduce__(self) -> tuple[type[RequestError], tuple[str, int, float | None]]:
+        return type(self), (str(self), self.status, self.retry_after)
+
+
+class ConnectionFailed(TilewrightError):
+    """The server can't be reached, or the connection broke."""
+
+
+class JobFailed(TilewrightError):
+    """A job ended without a result.
+
+    Attributes:
+        job: the job's id.
+        state: `failed`, `cancelled` or `expired`.
+    """
+
+    job: str
+    state: str
+
+    def __init__(self, line: str, job: str, state: str) -> None:
+        super().__init__(line)
+        self.job = job
+        self.state = state
+
+    def __reduce__(self) -> tuple[type[JobFailed], tuple[str, str, str]]:
+        return type(self), (str(self), self.job, self.state)
