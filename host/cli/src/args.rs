@@ -137,6 +137,8 @@ pub enum Command {
     Config(ConfigCommand),
     /// Run a server that takes jobs over HTTP, keeps models loaded and swaps policies at work
     Serve(Serve),
+    /// Make pictures and clips with the small models that come along, each with its command
+    Demo(Demo),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -148,6 +150,14 @@ pub enum Command {
         #[arg(value_name = "FOLDER")]
         folder: Option<PathBuf>,
     },
+}
+
+/// `tilewright demo`
+#[derive(Args, Debug)]
+pub struct Demo {
+    /// The folder to write into
+    #[arg(short, long, value_name = "FOLDER", default_value = "tilewright-demo")]
+    pub output: PathBuf,
 }
 
 /// `tilewright decode`

@@ -12,6 +12,7 @@ mod capture;
 mod child;
 mod config;
 mod decode;
+mod demo;
 mod device;
 mod embed;
 mod encode;
@@ -142,6 +143,7 @@ fn run(arguments: Arguments) -> Outcome {
         Command::History(history) => history::run(&history),
         Command::Config(config) => config::run(&config),
         Command::Serve(serve) => serve::run(&serve, verbose),
+        Command::Demo(demo) => demo::run(&demo),
         Command::Completions { shell } => completions(shell),
         Command::Man { folder } => man::run(folder.as_deref()),
     }

@@ -77,7 +77,6 @@ impl<'a> PrivateFolder<'a> {
     }
 }
 
-
 /// The failure of a service that did not start, with the configuration's line if that is the cause.
 /// The cause is looked for only now: a configured policy's file may be missing, and a policy that
 /// was in force before goes on without its file.

@@ -15,8 +15,8 @@ pub use device::DeviceBody;
 pub use event::EventBody;
 pub use grid::{GridUnit, PlanGrid};
 pub use job::{
-    EncodeFields, Job, JobRequest, JobResult, JobStage, JobState, LoraField, ObjectiveName, OutputFormat, SamplingProgress,
-    StageAtWork,
+    EncodeFields, Job, JobRequest, JobResult, JobStage, JobState, LoraField, ObjectiveName, OutputFormat,
+    SamplingProgress, StageAtWork,
 };
 pub use policy::{PolicyBody, RefusedBody, RevisionBody};
 pub use sample::{Draw, SampleFields, SamplePaths, Seeds};

@@ -29,26 +29,6 @@ use crate::{
     project::Project,
 };
 
-/// The prompts of the bundled models.
-const PROMPT: [&str; 4] = ["a red circle on a blue square", "-o", "out/prompt.png", "--explain"];
-const PROMPT_OF_A_CLIP: [&str; 5] = ["a green triangle moving left", "--model", "wan-shapes", "-o", "out/prompt.webp"];
-
-/// The bundled picture and clip, and the file of their decodes' records.
-const PICTURE: [&str; 5] = [
-    "examples/latents/astronaut.latent",
-    "--vae",
-    "examples/models/flux-tiny/ae.safetensors",
-    "--record",
-    "out/astronaut.jsonl",
-];
-const CLIP: [&str; 5] = [
-    "examples/latents/shapes.latent",
-    "--vae",
-    "examples/models/wan-tiny/Wan2.1_VAE.safetensors",
-    "--record",
-    "out/shapes.jsonl",
-];
-
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Sets Tilewright up, builds and tests it")]
 struct Arguments {
@@ -236,55 +216,10 @@ fn build(project: &Project, arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The main job on the bundled models: a picture and a clip of a prompt; a picture of a latent with
-/// all memory and with too little for a whole decode, and a clip of one.
+/// What `tilewright demo` shows, into the folder `out`.
 fn demo(project: &Project) -> Result<()> {
-    let program = project.program("debug");
-    std::fs::create_dir_all(project.root.join("out"))?;
-    let clip = clip(tools::has_ffmpeg());
-    for (what, command, arguments) in [
-        ("a picture of a prompt", "generate", &PROMPT.to_vec()),
-        ("a clip of a prompt", "generate", &PROMPT_OF_A_CLIP.to_vec()),
-        ("the whole picture", "decode", &[&PICTURE[..], &["-o", "out/astronaut.png", "--explain"]].concat()),
-        (
-            "the same in less than half of the memory",
-            "decode",
-            &[
-                &PICTURE[..],
-                &["-o", "out/astronaut-tiled.png", "--memory-limit", "80MiB"],
-                &["--explain-image", "out/astronaut-tiles.png"],
-            ]
-            .concat(),
-        ),
-        (
-            "a clip, its first frame ahead of the others",
-            "decode",
-            &[&CLIP[..], &["-o", clip, "--preview", "out/shapes-first.png", "--explain"]].concat(),
-        ),
-    ] {
-        let mut run = std::process::Command::new(&program);
-        run.current_dir(&project.root).arg(command).args(arguments);
-        let shown: Vec<String> = run.get_args().map(|argument| shown(&argument.to_string_lossy())).collect();
-        tools::say(&format!("{what}:\n  {} {}", program.display(), shown.join(" ")));
-        tools::run(&mut run)?;
-        println!();
-    }
-    println!("the prompts: {}", project.root.join("out/prompt.png").display());
-    println!("             {}", project.root.join("out/prompt.webp").display());
-    println!("the picture: {}", project.root.join("out/astronaut.png").display());
-    println!("its tiles:   {}", project.root.join("out/astronaut-tiles.png").display());
-    println!("the clip:    {}", project.root.join(clip).display());
-    Ok(())
-}
-
-/// An argument as a shell takes it.
-fn shown(argument: &str) -> String {
-    if argument.contains(' ') { format!("\"{argument}\"") } else { argument.to_owned() }
-}
-
-/// The path of the clip: every player plays an MP4, and an animated WebP needs no ffmpeg.
-fn clip(with_ffmpeg: bool) -> &'static str {
-    if with_ffmpeg { "out/shapes.mp4" } else { "out/shapes.webp" }
+    let mut run = std::process::Command::new(project.program("debug"));
+    tools::run(run.current_dir(&project.root).args(["demo", "-o", "out"]))
 }
 
 #[cfg(test)]
@@ -296,18 +231,6 @@ mod tests {
     #[test]
     fn arguments_are_well_formed() {
         Arguments::command().debug_assert();
-    }
-
-    #[test]
-    fn the_demo_decodes_what_is_bundled() {
-        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        for [latent, _, vae, ..] in [PICTURE, CLIP] {
-            assert!(root.join(latent).is_file() && root.join(vae).is_file(), "{latent}");
-        }
-        for model in ["flux-shapes", PROMPT_OF_A_CLIP[2]] {
-            assert!(root.join("examples/models").join(model).join("transformer").is_dir());
-        }
-        assert_eq!([clip(true), clip(false)], ["out/shapes.mp4", "out/shapes.webp"]);
     }
 
     #[test]

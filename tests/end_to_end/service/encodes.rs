@@ -34,12 +34,29 @@ fn encodes_have_the_latents_of_the_command_line() {
     place.write("picture.png", &picture(50, 35));
     place.write("clip.safetensors", &clip(7, 32, 40));
     let whole = ["--policy", "fixed", "--set", "space=whole"];
-    let vaes = [fixture("generate-flux/vae"), root().join("examples/models/wan-tiny/Wan2.1_VAE.safetensors").display().to_string()];
+    let vaes = [
+        fixture("generate-flux/vae"),
+        root().join("examples/models/wan-tiny/Wan2.1_VAE.safetensors").display().to_string(),
+    ];
     for (model, vae, file, request, own, frames) in [
         ("picture", &vaes[0], "picture.png", json!({}), &["-o", "hand.latent"][..], 1),
-        ("picture", &vaes[0], "picture.png", json!({ "format": "safetensors", "scaled": true }), &["-o", "hand.safetensors", "--scaled"], 1),
+        (
+            "picture",
+            &vaes[0],
+            "picture.png",
+            json!({ "format": "safetensors", "scaled": true }),
+            &["-o", "hand.safetensors", "--scaled"],
+            1,
+        ),
         ("clip", &vaes[1], "clip.safetensors", json!({}), &["-o", "hand.latent"], 5),
-        ("clip", &vaes[1], "clip.safetensors", json!({ "encode": { "frames": 1 } }), &["-o", "hand.latent", "--frames", "1"], 1),
+        (
+            "clip",
+            &vaes[1],
+            "clip.safetensors",
+            json!({ "encode": { "frames": 1 } }),
+            &["-o", "hand.latent", "--frames", "1"],
+            1,
+        ),
     ] {
         let mut request = request;
         request["model"] = json!(model);
@@ -91,17 +108,32 @@ fn encodes_that_make_no_sense_are_one_line() {
     for (line, words) in [
         (refused(&of("picture", json!({})), &[]), "image: expected a picture or clip"),
         (refused(&of("transformer", json!({})), &[("image", &whole)]), "has no vae"),
-        (refused(&of("picture", json!({})), &[("image", &whole), ("mask", &whole)]), "mask: an encode takes an image alone"),
+        (
+            refused(&of("picture", json!({})), &[("image", &whole), ("mask", &whole)]),
+            "mask: an encode takes an image alone",
+        ),
         (refused(&of("picture", json!({ "format": "png" })), &[("image", &whole)]), "format: an encode makes a latent"),
-        (refused(&of("picture", json!({ "scaled": true })), &[("image", &whole)]), "scaled: ComfyUI's latents carry no scaling"),
+        (
+            refused(&of("picture", json!({ "scaled": true })), &[("image", &whole)]),
+            "scaled: ComfyUI's latents carry no scaling",
+        ),
         (refused(&of("picture", json!({ "fps": "16" })), &[("image", &whole)]), "fps: is for other jobs"),
-        (refused(&of("picture", json!({ "prompt": "a cat" })), &[("image", &whole)]), "encode: give one of encode, sample and prompt"),
-        (refused(&of("picture", json!({ "encode": { "frames": 0 } })), &[("image", &whole)]), "encode.frames: expected at least 1"),
+        (
+            refused(&of("picture", json!({ "prompt": "a cat" })), &[("image", &whole)]),
+            "encode: give one of encode, sample and prompt",
+        ),
+        (
+            refused(&of("picture", json!({ "encode": { "frames": 0 } })), &[("image", &whole)]),
+            "encode.frames: expected at least 1",
+        ),
         (refused(&of("picture", json!({})), &[("image", &small)]), "image: 7×7 pixels are less than"),
         (refused(&of("picture", json!({})), &[("image", cut)]), "image: "),
         (refused(&of("picture", json!({})), &[("image", b"no picture")]), "image: "),
         (refused(&of("picture", json!({})), &[("image", &long)]), "encode the first frame alone with encode.frames 1"),
-        (refused(&of("picture", json!({ "memory_limit_bytes": 1 })), &[("image", &whole)]), "is too little for this picture or clip"),
+        (
+            refused(&of("picture", json!({ "memory_limit_bytes": 1 })), &[("image", &whole)]),
+            "is too little for this picture or clip",
+        ),
     ] {
         assert!(line.contains(words) && !line.contains("incoming"), "{line}");
     }

@@ -70,4 +70,3 @@ pub struct Rollback {
     #[command(flatten)]
     pub server: ServerArguments,
 }
-
