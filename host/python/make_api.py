@@ -20,7 +20,7 @@ Made by make_api.py from the service's /openapi.json: change the Rust types, not
 # ruff: noqa
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, Union
 
 from ._json import Message
@@ -91,8 +91,9 @@ def default_of(schema: dict[str, Any], required: bool) -> str | None:
     if kind == "array":
         return "()"
     if kind == "object":
-        return "field(default_factory=dict)"
-    if "$ref" in schema and default is None:
+        return "None"
+    # Defaults of messages and alternatives are the server's to fill in.
+    if "$ref" in schema or isinstance(default, (dict, list)):
         return "None"
     if kind == "boolean" and default is None:
         return "False"

@@ -8,7 +8,7 @@ import json
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, Union
+from typing import Any, TypeVar, Union, cast
 
 Own = TypeVar("Own", bound="Message")
 
@@ -27,19 +27,15 @@ def _reader(annotation: Any) -> Reader:
     if origin in (Union, types.UnionType):
         kinds = [one for one in arguments if isinstance(one, type) and issubclass(one, Message)]
         if len(kinds) == 1:
-            kind = kinds[0]
-            return lambda value: kind.from_json(value) if isinstance(value, Mapping) else value
-        return _first_sequence([one for one in arguments if typing.get_origin(one) is tuple])
+            return _reader(kinds[0])
+        sequences = [one for one in arguments if typing.get_origin(one) is tuple]
+        return _reader(sequences[0]) if sequences else _unchanged
     if origin is tuple:
         inner = _reader(arguments[0])
-        return lambda value: tuple(map(inner, value)) if isinstance(value, list) else value
+        return lambda value: tuple(map(inner, cast("list[Any]", value))) if isinstance(value, list) else value
     if isinstance(annotation, type) and issubclass(annotation, Message):
-        return lambda value: annotation.from_json(value) if isinstance(value, Mapping) else value
+        return lambda value: annotation.from_json(cast(Mapping[str, Any], value)) if isinstance(value, Mapping) else value
     return _unchanged
-
-
-def _first_sequence(annotations: list[Any]) -> Reader:
-    return _reader(annotations[0]) if annotations else _unchanged
 
 
 @functools.cache
@@ -55,9 +51,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Message):
         return value.to_dict()
     if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
+        return [_plain(one) for one in cast("list[Any]", value)]
     if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: _plain(one) for key, one in cast(Mapping[str, Any], value).items()}
     return value
 
 
@@ -72,9 +68,10 @@ class Message:
         Raises:
             ValueError: it is no JSON object, or a field is missing.
         """
-        read = json.loads(value) if isinstance(value, (str, bytes)) else value
-        if not isinstance(read, Mapping):
+        found: Any = json.loads(value) if isinstance(value, (str, bytes)) else value
+        if not isinstance(found, Mapping):
             raise ValueError(f"{cls.__name__}: expected a JSON object")
+        read = cast(Mapping[str, Any], found)
         fields = _fields(cls)
         known = {fields[key][0]: fields[key][1](inner) for key, inner in read.items() if key in fields}
         try:

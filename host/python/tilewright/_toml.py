@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 
 def _value(value: Any) -> str:
@@ -16,9 +16,10 @@ def _value(value: Any) -> str:
         # A basic string has the escapes of JSON's, but for the sign of deletion, which it has to escape.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_value(key)} = {_value(inner)}" for key, inner in value.items()) + " }"
+        table = cast(Mapping[str, Any], value)
+        return "{ " + ", ".join(f"{_value(key)} = {_value(inner)}" for key, inner in table.items()) + " }"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_value, value)) + "]"
+        return "[" + ", ".join(map(_value, cast("list[Any]", value))) + "]"
     raise TypeError(f"a configuration has no {type(value).__name__}")
 
 
@@ -30,7 +31,7 @@ def _lines(table: Mapping[str, Any], path: str) -> Iterator[str]:
         if isinstance(value, Mapping):
             name = f"{path}.{_value(key)}" if path else _value(key)
             yield f"[{name}]"
-            yield from _lines(value, name)
+            yield from _lines(cast(Mapping[str, Any], value), name)
 
 
 def dumps(config: Mapping[str, Any]) -> str:

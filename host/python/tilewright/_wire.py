@@ -6,8 +6,8 @@ import contextlib
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from typing import IO, TYPE_CHECKING, Any, Union
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from typing import IO, TYPE_CHECKING, Any, Union, cast
 
 from . import api
 from ._tensors import is_array, to_safetensors
@@ -16,12 +16,8 @@ from .errors import ConnectionFailed, JobFailed, RequestError, TilewrightError
 if TYPE_CHECKING:
     import httpx
 
-    Source = Union[str, os.PathLike[str], bytes, IO[bytes], Any]
-else:
-    Source = Any
-
 #: A file that a job reads: a path, its bytes, an open binary file, or an array.
-_ = Source
+Source = Union[str, "os.PathLike[str]", bytes, IO[bytes], Any]
 
 #: The names of a job's files, and of the tensor that an array becomes.
 TENSORS = {"latent": "latent", "noise": "noise", "mask": "mask", "image": "sample"}
@@ -79,7 +75,7 @@ def replacement(module: str | None, settings: Mapping[str, Any] | None) -> dict[
 
 
 @contextlib.contextmanager
-def opened(files: Mapping[str, Source | None]) -> Iterator[dict[str, tuple[str, Any, str]]]:
+def opened(files: Mapping[str, Source | None]) -> Generator[dict[str, tuple[str, Any, str]], None, None]:
     """The files of a form. Those that are named by their paths are open until the block ends, and stream."""
     with contextlib.ExitStack() as stack:
         parts: dict[str, tuple[str, Any, str]] = {}
@@ -87,12 +83,13 @@ def opened(files: Mapping[str, Source | None]) -> Iterator[dict[str, tuple[str, 
             if source is None:
                 continue
             if isinstance(source, (str, os.PathLike)):
+                path = cast(str, os.fspath(source))
                 try:
-                    content: Any = stack.enter_context(open(source, "rb"))
+                    content: Any = stack.enter_context(open(path, "rb"))
                 except OSError as error:
-                    raise TilewrightError(f"{os.fspath(source)}: {error.strerror}") from None
+                    raise TilewrightError(f"{path}: {error.strerror}") from None
             elif isinstance(source, (bytes, bytearray, memoryview)) or hasattr(source, "read"):
-                content = bytes(source) if isinstance(source, (bytearray, memoryview)) else source
+                content = bytes(cast(bytes, source)) if isinstance(source, (bytearray, memoryview)) else source
             elif is_array(source):
                 content = to_safetensors(TENSORS.get(name, name), source)
             else:
@@ -102,7 +99,7 @@ def opened(files: Mapping[str, Source | None]) -> Iterator[dict[str, tuple[str, 
 
 
 @contextlib.contextmanager
-def written(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+def written(path: str | os.PathLike[str]) -> Generator[IO[bytes], None, None]:
     """A file to write that gets its name only when all of it is there.
 
     Raises:
@@ -130,7 +127,7 @@ def form(request: Mapping[str, Any], parts: Mapping[str, tuple[str, Any, str]]) 
     headers = {"idempotency-key": str(uuid.uuid4())}
     if not parts:
         return {"json": dict(request), "headers": headers}
-    files = [("request", (None, json.dumps(request).encode(), "application/json"))]
+    files: list[tuple[str, tuple[str | None, Any, str]]] = [("request", (None, json.dumps(request).encode(), "application/json"))]
     files.extend((name, part) for name, part in parts.items())
     return {"files": files, "headers": headers}
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -13,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from . import _wire, api
+from ._connection import AsyncConnection
 from ._tensors import from_safetensors
 from ._wire import PATIENCE, Source
-from .client import DEFAULT, Client, OnEvent, session_options
-from .errors import TilewrightError
+from .client import DEFAULT, Client, OnEvent
 
 if TYPE_CHECKING:
     import numpy
@@ -36,36 +35,14 @@ class AsyncClient:
     def __init__(
         self, address: str | Client | None = None, *, token: str | None = None, verify: str | bool = True
     ) -> None:
-        self._of = address if isinstance(address, Client) else None
+        of = address.connection if isinstance(address, Client) else None
         named = address if isinstance(address, str) else None
-        self.address = (named or os.environ.get("TILEWRIGHT_SERVER") or DEFAULT).rstrip("/")
-        self._token = token
-        self._verify = verify
-        self._http: httpx.AsyncClient | None = None
-
-    async def _session(self) -> httpx.AsyncClient:
-        of = self._of
-        if of is not None:
-            # An engine starts its program, which takes a while, or starts it again.
-            await asyncio.to_thread(of._session)
-            if of.address != self.address or of._token != self._token:
-                await self.close()
-                self.address, self._token, self._verify = of.address, of._token, of._verify
-        if self._http is None:
-            options = session_options(self.address, self._token, self._verify, httpx.AsyncHTTPTransport)
-            self._http = httpx.AsyncClient(**options)
-        return self._http
-
-    async def _broken(self, error: httpx.TransportError) -> TilewrightError:
-        if self._of is not None:
-            return await asyncio.to_thread(self._of._broken, error)
-        return _wire.broken(self.address, error)
+        named = (named or os.environ.get("TILEWRIGHT_SERVER") or DEFAULT).rstrip("/")
+        self._connection = AsyncConnection(named, token, verify, of)
 
     async def close(self) -> None:
         """Closes the connections; an engine's program goes on."""
-        session, self._http = self._http, None
-        if session is not None:
-            await session.aclose()
+        await self._connection.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -75,32 +52,14 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    async def _ask(self, method: str, path: str, **options: Any) -> httpx.Response:
-        session = await self._session()
-        try:
-            return _wire.check(await session.request(method, path, **options))
-        except httpx.TransportError as error:
-            raise await self._broken(error) from error
-
-    @contextlib.asynccontextmanager
-    async def _stream(self, path: str, **options: Any) -> AsyncIterator[httpx.Response]:
-        session = await self._session()
-        try:
-            async with session.stream("GET", path, **options) as response:
-                if not response.is_success:
-                    await response.aread()
-                yield _wire.check(response)
-        except httpx.TransportError as error:
-            raise await self._broken(error) from error
-
     async def submit(
         self, request: Mapping[str, Any] | api.JobRequest, files: Mapping[str, Source | None] | None = None
     ) -> AsyncJob:
         """As `Client.submit`."""
         body = request.to_dict() if isinstance(request, api.JobRequest) else dict(request)
         with _wire.opened(files or {}) as parts:
-            answer = await self._ask("POST", "/v1/jobs", **_wire.form(body, parts))
-        return AsyncJob(self, api.Job.from_json(answer.content))
+            answer = await self._connection.ask("POST", "/v1/jobs", **_wire.form(body, parts))
+        return AsyncJob(self._connection, api.Job.from_json(answer.content))
 
     async def generate(
         self,
@@ -145,25 +104,25 @@ class AsyncClient:
 
     async def job(self, id: str) -> AsyncJob:
         """As `Client.job`."""
-        answer = await self._ask("GET", f"/v1/jobs/{id}")
-        return AsyncJob(self, api.Job.from_json(answer.content))
+        answer = await self._connection.ask("GET", f"/v1/jobs/{id}")
+        return AsyncJob(self._connection, api.Job.from_json(answer.content))
 
     async def models(self) -> tuple[api.Model, ...]:
         """As `Client.models`."""
-        return api.ModelList.from_json((await self._ask("GET", "/v1/models")).content).models
+        return api.ModelList.from_json((await self._connection.ask("GET", "/v1/models")).content).models
 
     async def policies(self) -> tuple[api.Policy, ...]:
         """As `Client.policies`."""
-        return api.PolicyList.from_json((await self._ask("GET", "/v1/policies")).content).policies
+        return api.PolicyList.from_json((await self._connection.ask("GET", "/v1/policies")).content).policies
 
     async def policy(self, name: str) -> api.Policy:
         """As `Client.policy`."""
-        return api.Policy.from_json((await self._ask("GET", f"/v1/policies/{name}")).content)
+        return api.Policy.from_json((await self._connection.ask("GET", f"/v1/policies/{name}")).content)
 
     async def upload_policy(self, module: Source) -> api.Module:
         """As `Client.upload_policy`."""
         with _wire.opened({"module": module}) as parts:
-            answer = await self._ask("POST", "/v1/modules", **_wire.module(parts))
+            answer = await self._connection.ask("POST", "/v1/modules", **_wire.module(parts))
         return api.Module.from_json(answer.content)
 
     async def swap_policy(
@@ -172,12 +131,12 @@ class AsyncClient:
         """As `Client.swap_policy`."""
         if module is not None and module.endswith(".wasm"):
             module = (await self.upload_policy(module)).digest
-        answer = await self._ask("POST", f"/v1/policies/{name}/swap", json=_wire.replacement(module, settings))
+        answer = await self._connection.ask("POST", f"/v1/policies/{name}/swap", json=_wire.replacement(module, settings))
         return api.Policy.from_json(answer.content)
 
     async def roll_back_policy(self, name: str) -> api.Policy:
         """As `Client.roll_back_policy`."""
-        return api.Policy.from_json((await self._ask("POST", f"/v1/policies/{name}/rollback")).content)
+        return api.Policy.from_json((await self._connection.ask("POST", f"/v1/policies/{name}/rollback")).content)
 
 
 class AsyncJob:
@@ -187,8 +146,8 @@ class AsyncJob:
         state: everything that the server tells of it.
     """
 
-    def __init__(self, client: AsyncClient, state: api.Job) -> None:
-        self._client = client
+    def __init__(self, connection: AsyncConnection, state: api.Job) -> None:
+        self._connection = connection
         self.state = state
 
     def __repr__(self) -> str:
@@ -205,14 +164,14 @@ class AsyncJob:
 
     async def refresh(self) -> api.Job:
         """As `Job.refresh`."""
-        self.state = api.Job.from_json((await self._client._ask("GET", self._path)).content)
+        self.state = api.Job.from_json((await self._connection.ask("GET", self._path)).content)
         return self.state
 
-    async def events(self) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    async def events(self) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
         """As `Job.events`."""
         parser = _wire.Events()
         timeout = httpx.Timeout(PATIENCE, read=None)
-        async with self._client._stream(f"{self._path}/events", timeout=timeout) as response:
+        async with self._connection.stream(f"{self._path}/events", timeout=timeout) as response:
             async for line in response.aiter_lines():
                 for name, data in parser.add(line):
                     if name in ("job", "end"):
@@ -230,25 +189,25 @@ class AsyncJob:
         if self.state.state not in _wire.ENDS:
             await self.refresh()
         if self.state.state not in _wire.ENDS:
-            raise _wire.left(self._client.address)
+            raise _wire.left(self._connection.address)
         _wire.ended(self.state)
         return self
 
     async def cancel(self) -> api.Job:
         """As `Job.cancel`."""
-        self.state = api.Job.from_json((await self._client._ask("DELETE", self._path)).content)
+        self.state = api.Job.from_json((await self._connection.ask("DELETE", self._path)).content)
         return self.state
 
     async def result(self, sample: int = 0) -> bytes:
         """As `Job.result`."""
         await self.wait()
-        return (await self._client._ask("GET", f"{self._path}/result", params={"sample": sample})).content
+        return (await self._connection.ask("GET", f"{self._path}/result", params={"sample": sample})).content
 
     async def save(self, path: str | os.PathLike[str], sample: int = 0) -> Path:
         """As `Job.save`."""
         await self.wait()
         with _wire.written(path) as file:
-            async with self._client._stream(f"{self._path}/result", params={"sample": sample}) as answer:
+            async with self._connection.stream(f"{self._path}/result", params={"sample": sample}) as answer:
                 async for chunk in answer.aiter_bytes():
                     file.write(chunk)
         return Path(path)
@@ -259,9 +218,9 @@ class AsyncJob:
 
     async def preview(self) -> bytes:
         """As `Job.preview`."""
-        return (await self._client._ask("GET", f"{self._path}/preview")).content
+        return (await self._connection.ask("GET", f"{self._path}/preview")).content
 
     async def decision(self) -> dict[str, Any]:
         """As `Job.decision`."""
-        found: dict[str, Any] = (await self._client._ask("GET", f"{self._path}/decision")).json()
+        found: dict[str, Any] = (await self._connection.ask("GET", f"{self._path}/decision")).json()
         return found

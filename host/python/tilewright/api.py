@@ -6,7 +6,7 @@ Made by make_api.py from the service's /openapi.json: change the Rust types, not
 # ruff: noqa
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, Union
 
 from ._json import Message
@@ -14,7 +14,7 @@ from ._json import Message
 Draw = Literal["random"]
 """A seed that is drawn: `random`, or -1 as other programs have it."""
 
-JobStage = Literal["decode", "denoise", "generate"]
+JobStage = Literal["decode", "encode", "denoise", "generate"]
 """The kind of work that a job is."""
 
 Objective = Literal["fastest", "balanced", "leanest"]
@@ -98,6 +98,16 @@ class DeviceList(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EncodeFields(Message):
+    """A request for the latent of a picture or clip."""
+    frames: int | None = None
+    """The most frames of a clip that are taken, from its beginning; all of them if left out."""
+    image_path: str | None = None
+    """The picture's or clip's file on the server, absolute, below one of the configured roots; left out if it
+    is uploaded."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Event(Message):
     """Something that happened."""
     detail: str
@@ -159,6 +169,10 @@ class Job(Message):
     """The policy that decides for it."""
     position: int | None = None
     """Jobs before it on its device, while it waits."""
+    profile: tuple[dict[str, Any], ...] | None = None
+    """The profiles of the stages that have ended, in order, if the job was to be profiled: facts, times,
+    categories, operators, kernels, layers, parts and advice. Of the lists of names, the 50 rows with the most
+    time. Lists of jobs and events leave it out."""
     progress: float | None = None
     """The share that is done, 0 to 1, while it runs. It starts again with each attempt and never goes back
     within one."""
@@ -189,7 +203,8 @@ class Job(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest(Message):
-    """A request for a decode; with `sample`, for a sample; with `prompt`, for a picture or clip of it."""
+    """A request for a decode; with `encode`, for a latent of a picture or clip; with `sample`, for a sample;
+    with `prompt`, for a picture or clip of it."""
     allow: tuple[str, ...] = ()
     """Losses that plans may make, beside those that the route allows: `blended`, tiles and chunks that are
     cross-faded, where the whole or exact bands fit, too; `reuse=0.2`, as `sample.reuse`."""
@@ -202,8 +217,11 @@ class JobRequest(Message):
     that limit, `deadline` in its configuration and 3600 by default, is refused."""
     device: str | None = None
     """The device, by its name in the configuration; otherwise the one with the least waiting."""
+    encode: EncodeFields | None = None
+    """Encoding, by the model's vae: the result is the latent of a picture or, of a video VAE, of a clip."""
     format: OutputFormat | None = None
-    """The format of the output; if left out, png for pictures and mp4 for clips."""
+    """The format of the output; if left out, png for pictures, mp4 for clips, safetensors for samples and
+    latent for encodes."""
     fps: str | None = None
     """Frames per second of a clip, as 24, 23.976 or 30000/1001; the model's own if left out."""
     latent_path: str | None = None
@@ -221,13 +239,17 @@ class JobRequest(Message):
     """The prompt to lead away from; it counts if `sample.cfg` is not 1."""
     objective: Objective | None = None
     """The objective; the route's if left out."""
+    profile: bool = False
+    """The work is profiled: the job's `profile` says where its time went. It is rehearsed first, so that the
+    job takes longer."""
     prompt: str | None = None
     """The prompt of a picture or clip, with weights as ComfyUI has them: the model's text encoders read it,
     its transformer samples as `sample` says, and its vae decodes."""
     sample: SampleFields | None = None
     """Sampling, by the model's transformer: without a prompt, the result is a latent."""
     scaled: bool = False
-    """The latent carries the model's scaling, as diffusers saves it."""
+    """The latent carries the model's scaling, as diffusers saves it: that of a decode, or the result of an
+    encode in safetensors."""
     tag: str | None = None
     """The owner or kind of work: tags take turns, and routes can ask for them. Printable ASCII."""
     tensor: str | None = None
@@ -238,8 +260,8 @@ class JobRequest(Message):
 
 
 class JobOptions(TypedDict, total=False):
-    """Keyword arguments: A request for a decode; with `sample`, for a sample; with `prompt`, for a picture or
-    clip of it."""
+    """Keyword arguments: A request for a decode; with `encode`, for a latent of a picture or clip; with
+    `sample`, for a sample; with `prompt`, for a picture or clip of it."""
     allow: tuple[str, ...] | list[Any]
     count_weights: bool
     deadline_s: int | None
@@ -249,6 +271,7 @@ class JobOptions(TypedDict, total=False):
     loras: tuple[LoraField, ...] | list[Any]
     memory_limit_bytes: int | None
     objective: Objective | None
+    profile: bool
     scaled: bool
     tag: str | None
     tensor: str | None
@@ -544,7 +567,7 @@ class SampleFields(Message):
     """The noise of the last sigma stays in the result."""
     no_add_noise: bool = False
     """The latent has the noise of the first sigma already."""
-    paths: SamplePaths = {}
+    paths: SamplePaths | None = None
     """Files on the server, absolute, below one of the configured roots; left out if they are uploaded."""
     preview: bool = False
     """A picture of the sample so far is kept after each step, for `/v1/jobs/{id}/preview`. The model needs a

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from . import _wire, api
+from ._connection import Connection
 from ._tensors import from_safetensors
 from ._wire import PATIENCE, Source
 from .errors import TilewrightError
@@ -39,25 +40,18 @@ class Client:
     """
 
     def __init__(self, address: str | None = None, *, token: str | None = None, verify: str | bool = True) -> None:
-        self.address = (address or os.environ.get("TILEWRIGHT_SERVER") or DEFAULT).rstrip("/")
-        self._token = token
-        self._verify = verify
-        self._http: httpx.Client | None = None
+        named = (address or os.environ.get("TILEWRIGHT_SERVER") or DEFAULT).rstrip("/")
+        #: The connection, which an `AsyncClient` of this client shares.
+        self.connection = Connection(named, token, verify)
 
-    # What a subclass replaces.
-    def _session(self) -> httpx.Client:
-        if self._http is None:
-            self._http = httpx.Client(**session_options(self.address, self._token, self._verify, httpx.HTTPTransport))
-        return self._http
-
-    def _broken(self, error: httpx.TransportError) -> TilewrightError:
-        return _wire.broken(self.address, error)
+    @property
+    def address(self) -> str:
+        """The server's address."""
+        return self.connection.address
 
     def close(self) -> None:
         """Closes the connections."""
-        if self._http is not None:
-            self._http.close()
-            self._http = None
+        self.connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -66,24 +60,6 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _ask(self, method: str, path: str, **options: Any) -> httpx.Response:
-        session = self._session()
-        try:
-            return _wire.check(session.request(method, path, **options))
-        except httpx.TransportError as error:
-            raise self._broken(error) from error
-
-    @contextlib.contextmanager
-    def _stream(self, path: str, **options: Any) -> Iterator[httpx.Response]:
-        session = self._session()
-        try:
-            with session.stream("GET", path, **options) as response:
-                if not response.is_success:
-                    response.read()
-                yield _wire.check(response)
-        except httpx.TransportError as error:
-            raise self._broken(error) from error
 
     # Jobs.
 
@@ -97,8 +73,8 @@ class Client:
         """
         body = request.to_dict() if isinstance(request, api.JobRequest) else dict(request)
         with _wire.opened(files or {}) as parts:
-            answer = self._ask("POST", "/v1/jobs", **_wire.form(body, parts))
-        return Job(self, api.Job.from_json(answer.content))
+            answer = self.connection.ask("POST", "/v1/jobs", **_wire.form(body, parts))
+        return Job(self.connection, api.Job.from_json(answer.content))
 
     def generate(
         self,
@@ -182,14 +158,14 @@ class Client:
         Raises:
             RequestError: there is none (404).
         """
-        return Job(self, api.Job.from_json(self._ask("GET", f"/v1/jobs/{id}").content))
+        return Job(self.connection, api.Job.from_json(self.connection.ask("GET", f"/v1/jobs/{id}").content))
 
     def jobs(self, **filter: Unpack[api.JobFilter]) -> Iterator[Job]:
         """The jobs that a filter lets through, newest first; `limit` is that of a page, of which all are read."""
         parameters: dict[str, Any] = dict(filter)
         while True:
-            page = api.Jobs.from_json(self._ask("GET", "/v1/jobs", params=parameters).content)
-            yield from (Job(self, job) for job in page.jobs)
+            page = api.Jobs.from_json(self.connection.ask("GET", "/v1/jobs", params=parameters).content)
+            yield from (Job(self.connection, job) for job in page.jobs)
             if page.next is None:
                 return
             parameters["before"] = page.next
@@ -198,20 +174,20 @@ class Client:
 
     def models(self) -> tuple[api.Model, ...]:
         """The configured models, with what each does."""
-        return api.ModelList.from_json(self._ask("GET", "/v1/models").content).models
+        return api.ModelList.from_json(self.connection.ask("GET", "/v1/models").content).models
 
     def devices(self) -> tuple[api.Device, ...]:
         """The configured devices, with their memory."""
-        return api.DeviceList.from_json(self._ask("GET", "/v1/devices").content).devices
+        return api.DeviceList.from_json(self.connection.ask("GET", "/v1/devices").content).devices
 
     def decisions(self, **filter: str | int) -> tuple[api.Decision, ...]:
         """Records of decisions, newest first: a page of those of a `policy`, `route` or `model`."""
-        return api.Decisions.from_json(self._ask("GET", "/v1/decisions", params=filter).content).decisions
+        return api.Decisions.from_json(self.connection.ask("GET", "/v1/decisions", params=filter).content).decisions
 
     def is_ready(self) -> bool:
         """True if the server answers and takes jobs."""
         try:
-            return api.Ready.from_json(self._ask("GET", "/readyz").content).ready
+            return api.Ready.from_json(self.connection.ask("GET", "/readyz").content).ready
         except TilewrightError:
             return False
 
@@ -219,11 +195,11 @@ class Client:
 
     def policies(self) -> tuple[api.Policy, ...]:
         """The policies in service with their revisions."""
-        return api.PolicyList.from_json(self._ask("GET", "/v1/policies").content).policies
+        return api.PolicyList.from_json(self.connection.ask("GET", "/v1/policies").content).policies
 
     def policy(self, name: str) -> api.Policy:
         """A policy by its name in the configuration."""
-        return api.Policy.from_json(self._ask("GET", f"/v1/policies/{name}").content)
+        return api.Policy.from_json(self.connection.ask("GET", f"/v1/policies/{name}").content)
 
     def upload_policy(self, module: Source) -> api.Module:
         """Stores a module, which has to pass the gate.
@@ -232,7 +208,7 @@ class Client:
             module: a .wasm file.
         """
         with _wire.opened({"module": module}) as parts:
-            answer = self._ask("POST", "/v1/modules", **_wire.module(parts))
+            answer = self.connection.ask("POST", "/v1/modules", **_wire.module(parts))
         return api.Module.from_json(answer.content)
 
     def swap_policy(
@@ -249,11 +225,11 @@ class Client:
         if module is not None and module.endswith(".wasm"):
             module = self.upload_policy(module).digest
         body = _wire.replacement(module, settings)
-        return api.Policy.from_json(self._ask("POST", f"/v1/policies/{name}/swap", json=body).content)
+        return api.Policy.from_json(self.connection.ask("POST", f"/v1/policies/{name}/swap", json=body).content)
 
     def roll_back_policy(self, name: str) -> api.Policy:
         """Puts the revision before in force again."""
-        return api.Policy.from_json(self._ask("POST", f"/v1/policies/{name}/rollback").content)
+        return api.Policy.from_json(self.connection.ask("POST", f"/v1/policies/{name}/rollback").content)
 
 
 class Job:
@@ -263,8 +239,8 @@ class Job:
         state: everything that the server tells of it.
     """
 
-    def __init__(self, client: Client, state: api.Job) -> None:
-        self._client = client
+    def __init__(self, connection: Connection, state: api.Job) -> None:
+        self._connection = connection
         self.state = state
 
     def __repr__(self) -> str:
@@ -281,12 +257,12 @@ class Job:
 
     def refresh(self) -> api.Job:
         """Asks for the job's state."""
-        self.state = api.Job.from_json(self._client._ask("GET", self._path).content)
+        self.state = api.Job.from_json(self._connection.ask("GET", self._path).content)
         return self.state
 
-    def events(self) -> Iterator[tuple[str, dict[str, Any]]]:
+    def events(self) -> Generator[tuple[str, dict[str, Any]], None, None]:
         """The job's events until its end: `job`, `plan`, `progress`, `step`, `failed`, `end`, each with its data."""
-        with self._client._stream(f"{self._path}/events", timeout=httpx.Timeout(PATIENCE, read=None)) as response:
+        with self._connection.stream(f"{self._path}/events", timeout=httpx.Timeout(PATIENCE, read=None)) as response:
             for name, data in _wire.events(response.iter_lines()):
                 if name in ("job", "end"):
                     self.state = api.Job.from_json(data)
@@ -310,13 +286,13 @@ class Job:
         if self.state.state not in _wire.ENDS:
             self.refresh()
         if self.state.state not in _wire.ENDS:
-            raise _wire.left(self._client.address)
+            raise _wire.left(self._connection.address)
         _wire.ended(self.state)
         return self
 
     def cancel(self) -> api.Job:
         """Cancels the job, at once or at its next operation; a job that has ended stays as it is."""
-        answer = self._client._ask("DELETE", self._path)
+        answer = self._connection.ask("DELETE", self._path)
         self.state = api.Job.from_json(answer.content)
         return self.state
 
@@ -327,7 +303,7 @@ class Job:
             sample: the place in the batch.
         """
         self.wait()
-        return self._client._ask("GET", f"{self._path}/result", params={"sample": sample}).content
+        return self._connection.ask("GET", f"{self._path}/result", params={"sample": sample}).content
 
     def save(self, path: str | os.PathLike[str], sample: int = 0) -> Path:
         """Writes a file that the job has made, as it arrives: no half of it ever has the name.
@@ -337,7 +313,7 @@ class Job:
             sample: the place in the batch.
         """
         self.wait()
-        with _wire.written(path) as file, self._client._stream(f"{self._path}/result", params={"sample": sample}) as answer:
+        with _wire.written(path) as file, self._connection.stream(f"{self._path}/result", params={"sample": sample}) as answer:
             for chunk in answer.iter_bytes():
                 file.write(chunk)
         return Path(path)
@@ -352,23 +328,9 @@ class Job:
 
     def preview(self) -> bytes:
         """A PNG of the sample after its last step, while it runs, if `preview` was asked for in `sample`."""
-        return self._client._ask("GET", f"{self._path}/preview").content
+        return self._connection.ask("GET", f"{self._path}/preview").content
 
     def decision(self) -> dict[str, Any]:
         """The record of the decision; of a prompt `stages` has one for each stage."""
-        found: dict[str, Any] = self._client._ask("GET", f"{self._path}/decision").json()
+        found: dict[str, Any] = self._connection.ask("GET", f"{self._path}/decision").json()
         return found
-
-
-def session_options(address: str, token: str | None, verify: str | bool, transport: Callable[..., Any]) -> dict[str, Any]:
-    """The options of a session, of either kind."""
-    headers = {"authorization": f"Bearer {token}"} if token else {}
-    options: dict[str, Any] = {"timeout": httpx.Timeout(PATIENCE), "headers": headers, "trust_env": False}
-    path = address.removeprefix("unix:")
-    if path != address:
-        return {**options, "base_url": "http://localhost", "transport": transport(uds=path)}
-    if not address.startswith(("http://", "https://")):
-        raise TilewrightError(f"{address}: expected http://…, https://… or unix:PATH")
-    return {**options, "base_url": address, "verify": verify}
-
-

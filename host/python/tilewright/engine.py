@@ -21,17 +21,18 @@ from typing import IO, Any, Union
 import httpx
 
 from . import __version__, _wire
+from ._connection import Connection, session_options
 from ._program import find_program
 from ._toml import dumps
-from .client import Client, session_options
+from .client import Client
 from .errors import ProgramEnded, ProgramError, RequestError, TilewrightError
 
 #: What a model's table of the configuration may hold.
-Value = Union[str, int, float, bool, os.PathLike, Sequence[Union[str, os.PathLike]]]
+Value = Union[str, int, float, bool, "os.PathLike[str]", Sequence[Union[str, "os.PathLike[str]"]]]
 
 #: A model: the file, folder or name that all of its parts are found in, or the parts by the configuration's keys, as
 #: `{"vae": "ae.safetensors"}`.
-Model = Union[str, os.PathLike, Mapping[str, Value]]
+Model = Union[str, "os.PathLike[str]", Mapping[str, Value]]
 
 #: How a private folder is called.
 PREFIX = "tilewright-engine-"
@@ -45,8 +46,8 @@ END = 10.0
 #: The lines of its log that a message may show.
 LINES = 20
 
-#: The engines that live, for the end of the process.
-_alive: weakref.WeakSet[Engine] = weakref.WeakSet()
+#: The children that live, for the end of the process.
+_alive: weakref.WeakSet[Child] = weakref.WeakSet()
 
 
 class Engine(Client):
@@ -77,31 +78,66 @@ class Engine(Client):
         program: str | os.PathLike[str] | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__("http://127.0.0.1:0", token=secrets.token_urlsafe(32))
-        self._program = None if program is None else Path(program)
-        self._models = {name: _parts(model) for name, model in (models or {}).items()}
         own: dict[str, Any] = {"device": device}
         if memory_limit is not None:
             own["memory-limit"] = memory_limit
-        self._config: dict[str, Any] = {
+        whole: dict[str, Any] = {
             "devices": {"main": own},
             "policies": {"own": {"source": _absolute(policy), **({"set": dict(settings)} if settings else {})}},
             "routes": [{"policy": "own"}],
             **(config or {}),
         }
-        self._lock = threading.RLock()
-        self._folder: Path | None = None
-        self._owner: IO[bytes] | None = None
-        self._child: subprocess.Popen[bytes] | None = None
-        self._closed = False
-        self._process = os.getpid()
-        _alive.add(self)
+        self.connection: Child = Child(None if program is None else Path(program), models or {}, whole)
 
     def __enter__(self) -> Engine:
         self.start()
         return self
 
-    # The child.
+    def start(self) -> None:
+        """Starts the program, if it does not run.
+
+        Raises:
+            ProgramError: it is missing, of another version, or does not start; its last line says why.
+        """
+        self.connection.start()
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id; None while it does not run."""
+        return self.connection.pid
+
+    def log(self) -> str:
+        """The last lines of the program's log."""
+        return self.connection.log()
+
+    def add_model(self, name: str, model: Model) -> None:
+        """Adds a model, or replaces one of the same name: the program takes it over while it runs.
+
+        Raises:
+            RequestError: the model can't be opened; those before stay.
+        """
+        self.connection.add_model(name, model)
+
+    def close(self) -> None:
+        """Ends the program, with the jobs that are at work, and removes what belonged to it."""
+        self.connection.close()
+
+
+class Child(Connection):
+    """The program as a child, started when it is needed."""
+
+    def __init__(self, program: Path | None, models: Mapping[str, Model], config: Mapping[str, Any]) -> None:
+        super().__init__("unix:", secrets.token_urlsafe(32), True)
+        self._program = program
+        self._models = {name: _parts(model) for name, model in models.items()}
+        self._config = dict(config)
+        self._lock = threading.RLock()
+        self.folder: Path | None = None
+        self._owner: IO[bytes] | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._closed = False
+        self._process = os.getpid()
+        _alive.add(self)
 
     def start(self) -> None:
         """Starts the program, if it does not run.
@@ -122,16 +158,23 @@ class Engine(Client):
             folder = self._make_folder()
             self._write_config()
             with (folder / "log").open("wb") as log:
+                # The user's own configuration is for the user's commands.
+                environment = {name: value for name, value in os.environ.items() if name != "TILEWRIGHT_CONFIG"}
                 command = [program, "serve", "--config", folder / "tilewright.toml", "--private", folder]
                 try:
                     self._child = subprocess.Popen(
-                        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+                        command,
+                        env=environment,
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        stderr=log,
+                        start_new_session=True,
                     )
                 except OSError as error:
                     raise ProgramError(f"{program}: {error.strerror}") from None
             self.address = f"unix:{folder / 'socket'}"
             self._await_start(self._child)
-            options = session_options(self.address, self._token, True, httpx.HTTPTransport)
+            options = session_options(self.address, self.token, True, httpx.HTTPTransport)
             self._http = httpx.Client(**options)
 
     def _await_start(self, child: subprocess.Popen[bytes]) -> None:
@@ -164,8 +207,8 @@ class Engine(Client):
 
     def _make_folder(self) -> Path:
         """The private folder, which lives as long as the engine."""
-        if self._folder is not None and self._folder.is_dir():
-            return self._folder
+        if self.folder is not None and self.folder.is_dir():
+            return self.folder
         base = _runtime_folder()
         _sweep(base)
         try:
@@ -174,15 +217,15 @@ class Engine(Client):
             fcntl.flock(self._owner, fcntl.LOCK_EX)
             descriptor = os.open(folder / "token", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w") as file:
-                file.write(self._token or "")
+                file.write(self.token or "")
         except OSError as error:
             raise ProgramError(f"{base}: {error.strerror}: name a folder that can be written in TMPDIR") from None
-        self._folder = folder
+        self.folder = folder
         return folder
 
     def _write_config(self) -> None:
-        assert self._folder is not None
-        folder = self._folder
+        assert self.folder is not None
+        folder = self.folder
         config = {
             "server": {
                 "listen": f"unix:{folder / 'socket'}",
@@ -197,13 +240,13 @@ class Engine(Client):
         with _wire.written(folder / "tilewright.toml") as file:
             file.write(dumps(config).encode())
 
-    def _session(self) -> httpx.Client:
+    def session(self) -> httpx.Client:
         with self._lock:
             self.start()
             assert self._http is not None
             return self._http
 
-    def _broken(self, error: httpx.TransportError) -> TilewrightError:
+    def broken(self, error: httpx.TransportError) -> TilewrightError:
         with self._lock:
             child = self._child
             if child is None:
@@ -221,10 +264,10 @@ class Engine(Client):
 
     def log(self) -> str:
         """The last lines of the program's log."""
-        if self._folder is None:
+        if self.folder is None:
             return ""
         try:
-            with (self._folder / "log").open("rb") as file:
+            with (self.folder / "log").open("rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - 64 * 1024))
                 text = file.read().decode(errors="replace")
         except OSError:
@@ -275,7 +318,7 @@ class Engine(Client):
         raise _wire.broken("the program", TimeoutError("it does not read its configuration again"))
 
     def _events(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._ask("GET", "/v1/events").json()["events"]
+        found: list[dict[str, Any]] = self.ask("GET", "/v1/events").json()["events"]
         return found
 
     def close(self) -> None:
@@ -284,7 +327,7 @@ class Engine(Client):
             return
         with self._lock:
             self._closed = True
-            child, folder = self._child, self._folder
+            child, folder = self._child, self.folder
             if self._http is not None:
                 self._http.close()
                 self._http = None
@@ -303,22 +346,25 @@ class Engine(Client):
                 shutil.rmtree(folder, ignore_errors=True)
             if self._owner is not None:
                 self._owner.close()
-            self._folder = self._owner = None
+            self.folder = self._owner = None
+
+    def let_go(self) -> None:
+        """In a fork of the process: closes its end of the program's input."""
+        if self._child is not None and self._child.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._child.stdin.close()
 
 
 @atexit.register
 def _close_all() -> None:
-    for engine in list(_alive):
-        engine.close()
+    for child in list(_alive):
+        child.close()
 
 
 def _let_go() -> None:
     """In a fork: the program ends with the process that started it, whoever else was made from it."""
-    for engine in list(_alive):
-        child = engine._child
-        if child is not None and child.stdin is not None:
-            with contextlib.suppress(OSError):
-                child.stdin.close()
+    for child in list(_alive):
+        child.let_go()
 
 
 os.register_at_fork(after_in_child=_let_go)

@@ -145,7 +145,7 @@ pub fn serve(options: Options) -> Result<Ending> {
         let signals = Signals::new(input.clone())?;
         tokio::spawn(signals.run(server.clone(), events.clone(), ending));
         tokio::spawn(cleanup_loop(app.clone()));
-        ready(address);
+        ready(address.clone());
         tracing::info!(%address, "listening");
         listener.serve(router(app.clone()), app.wait_for_end()).await;
         Ok::<(), Error>(())

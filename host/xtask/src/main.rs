@@ -17,6 +17,7 @@ mod tools;
 #[cfg(test)]
 mod tracked;
 mod wasm;
+mod wheel;
 mod wheels;
 
 use std::{env, fs::File, process::ExitCode, thread};
@@ -67,6 +68,12 @@ enum Step {
         /// Pack the debug build, which may be too large to travel
         #[arg(long)]
         debug: bool,
+    },
+    /// Build the two Python wheels: tilewright, and tilewright-engine with the program in it
+    Wheel {
+        /// The folder for them
+        #[arg(long, value_name = "FOLDER", default_value = "target/wheels")]
+        out: std::path::PathBuf,
     },
     /// Let other people's programs judge a running service (after build)
     Judge(judge::Arguments),
@@ -150,6 +157,10 @@ fn run(step: Step) -> Result<()> {
         Step::DeviceDay { debug } => {
             let profile = build_to_pack(&project, !debug)?;
             device_day::prepare(&project, profile)
+        }
+        Step::Wheel { out } => {
+            setup(&project, None)?;
+            wheel::build(&project, &out)
         }
         Step::Judge(arguments) => {
             if arguments.program.is_none() {

@@ -1,0 +1,39 @@
+"""The program under test, and what comes along with it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+EXAMPLES = ROOT / "examples"
+
+# Nothing that the user has is read or written.
+os.environ["TILEWRIGHT_HISTORY"] = "off"
+os.environ.setdefault("TILEWRIGHT_PROGRAM", str(ROOT / "target" / "debug" / "tilewright"))
+sys.path.insert(0, str(ROOT / "host" / "python"))
+
+import tilewright  # noqa: E402
+
+MODELS = {
+    "shapes": EXAMPLES / "models" / "flux-shapes",
+    "picture": {"vae": EXAMPLES / "models" / "flux-tiny" / "ae.safetensors"},
+    "clip": {"vae": EXAMPLES / "models" / "wan-tiny" / "Wan2.1_VAE.safetensors"},
+}
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[tilewright.Engine]:
+    with tilewright.Engine(MODELS, device="cpu") as engine:
+        yield engine
+
+
+@pytest.fixture
+def fresh() -> Iterator[tilewright.Engine]:
+    engine = tilewright.Engine(MODELS, device="cpu")
+    yield engine
+    engine.close()

@@ -1,0 +1,276 @@
+"""The program as a child: jobs of every kind, threads, asyncio, crashes, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy
+import pytest
+
+import tilewright
+from conftest import EXAMPLES, MODELS, ROOT
+from tilewright import engine as module
+
+LATENT = EXAMPLES / "latents" / "astronaut.latent"
+SMALL = {"width": 64, "height": 64, "steps": 2, "seed": 3}
+
+
+def left() -> list[str]:
+    """Folders of engines that are there."""
+    return sorted(path.name for path in module._runtime_folder().glob(f"{module.PREFIX}*"))
+
+
+def lives(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def await_end(pid: int, seconds: float = 30.0) -> None:
+    until = time.monotonic() + seconds
+    while lives(pid):
+        assert time.monotonic() < until, f"{pid} does not end"
+        time.sleep(0.01)
+
+
+def by_hand(arguments: list[str], output: Path) -> bytes:
+    program = os.environ["TILEWRIGHT_PROGRAM"]
+    subprocess.run([program, *arguments, "--device", "cpu", "-o", output], check=True, capture_output=True)
+    return output.read_bytes()
+
+
+def test_a_prompt_becomes_a_picture(engine: tilewright.Engine, tmp_path: Path) -> None:
+    seen: list[str] = []
+    job = engine.generate("a red circle on a blue square", model="shapes", sample={**SMALL, "preview": True})
+    job.wait(lambda name, data: seen.append(name))
+    assert job.state.state == "done" and {"plan", "step", "end"} <= set(seen)
+    assert job.result().startswith(b"\x89PNG")
+    assert job.save(tmp_path / "made.png").read_bytes() == job.result()
+    assert [path.name for path in tmp_path.iterdir()] == ["made.png"]
+    stages = [record["stage"] for record in job.decision()["stages"]]
+    assert stages[-2:] == ["denoise", "decode"]
+    assert next(iter(engine.jobs(limit=1))).id == job.id
+
+
+def test_latents_are_files_bytes_or_arrays(engine: tilewright.Engine, tmp_path: Path) -> None:
+    pictures = [
+        engine.decode(source, model="picture", format="safetensors").array()
+        for source in (LATENT, str(LATENT), LATENT.read_bytes(), LATENT.open("rb"))
+    ]
+    assert pictures[0].shape[:2] == (1, 3) and pictures[0].dtype == numpy.float32
+    for picture in pictures[1:]:
+        assert numpy.array_equal(picture, pictures[0])
+    whole = by_hand(["decode", str(LATENT), "--vae", str(MODELS["picture"]["vae"])], tmp_path / "x.safetensors")
+    assert numpy.array_equal(tilewright._tensors.from_safetensors(whole, ("sample",)), pictures[0])
+    # There and back: what an encode makes is taken as an array.
+    latent = engine.encode(pictures[0], model="picture").array()
+    assert latent.shape == (1, 16, pictures[0].shape[2] // 8, pictures[0].shape[3] // 8)
+    again = engine.decode(latent, model="picture", format="safetensors").array()
+    assert float(numpy.abs(again - pictures[0]).mean()) < 0.1
+    with pytest.raises(TypeError, match="latent: expected a path"):
+        engine.decode(3, model="picture")
+    with pytest.raises(tilewright.TilewrightError, match="missing.latent: No such file"):
+        engine.decode("missing.latent", model="picture")
+
+
+def test_clips_are_encoded(engine: tilewright.Engine) -> None:
+    clip = numpy.zeros((1, 3, 5, 32, 40), numpy.float32)
+    assert engine.encode(clip, model="clip").array().shape == (1, 16, 2, 4, 5)
+    assert engine.encode(clip, model="clip", frames=1).array().shape == (1, 16, 1, 4, 5)
+
+
+def test_refusals_are_one_line(engine: tilewright.Engine) -> None:
+    for refused, status, words in [
+        (lambda: engine.decode(LATENT, model="none"), 422, "model: no 'none' is configured"),
+        (lambda: engine.decode(b"no latent", model="picture"), 422, "latent: "),
+        (lambda: engine.generate("a", model="picture"), 422, ""),
+        (lambda: engine.job("none"), 404, ""),
+        (lambda: engine.swap_policy("own", "none"), 422, ""),
+    ]:
+        with pytest.raises(tilewright.RequestError) as error:
+            refused()
+        assert error.value.status in (status, 400) and words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_jobs_are_cancelled(engine: tilewright.Engine) -> None:
+    job = engine.generate("a cat", model="shapes", sample={"width": 512, "height": 512, "steps": 500})
+    job.cancel()
+    with pytest.raises(tilewright.JobFailed) as error:
+        job.wait()
+    assert (error.value.job, error.value.state) == (job.id, "cancelled")
+
+
+def test_policies_are_swapped_and_rolled_back(engine: tilewright.Engine) -> None:
+    before = engine.policy("own").in_force
+    swapped = engine.swap_policy("own", "fixed", settings={"space": "exact", "tile": 128})
+    assert swapped.in_force.number > before.number and swapped.in_force.name == "fixed"
+    job = engine.decode(LATENT, model="picture").wait()
+    assert job.decision()["plan"]["space"]["height"] == 128
+    assert engine.roll_back_policy("own").in_force.number == before.number
+    assert [policy.name for policy in engine.policies()] == ["own"]
+
+
+def test_models_are_added_while_it_runs(fresh: tilewright.Engine) -> None:
+    fresh.start()
+    fresh.add_model("again", {"vae": EXAMPLES / "models" / "flux-tiny" / "ae.safetensors"})
+    assert "again" in {model.name for model in fresh.models()}
+    with pytest.raises(tilewright.RequestError, match="missing"):
+        fresh.add_model("wrong", {"vae": "missing.safetensors"})
+    assert fresh.decode(LATENT, model="again").result()
+
+
+def test_threads_share_it(engine: tilewright.Engine) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        jobs = list(pool.map(lambda seed: engine.generate("a cat", model="shapes", sample={**SMALL, "seed": seed % 2}), range(16)))
+        results = list(pool.map(lambda job: job.result(), jobs))
+    assert all(result.startswith(b"\x89PNG") for result in results)
+
+
+def test_jobs_run_beside_each_other_in_a_loop(engine: tilewright.Engine, tmp_path: Path) -> None:
+    async def all_of_them() -> list[bytes]:
+        async with tilewright.AsyncClient(engine) as client:
+            async def one(seed: int) -> bytes:
+                seen: list[str] = []
+                job = await client.generate("a cat", model="shapes", sample={**SMALL, "seed": seed})
+                await job.wait(lambda name, data: seen.append(name))
+                assert seen[-1] == "end"
+                assert (await job.save(tmp_path / f"{seed}.png")).read_bytes() == await job.result()
+                return await job.result()
+
+            return await asyncio.gather(*map(one, range(8)))
+
+    results = asyncio.run(all_of_them())
+    assert len({*results}) == 8
+
+
+def test_it_is_private(fresh: tilewright.Engine) -> None:
+    fresh.start()
+    folder = fresh.connection.folder
+    assert folder is not None and stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "socket").stat().st_mode) == 0o600
+    with pytest.raises(tilewright.RequestError) as error:
+        tilewright.Client(fresh.address, token="wrong").jobs().__next__()
+    assert error.value.status == 401
+    pid = fresh.pid
+    fresh.close()
+    assert not folder.exists() and pid is not None
+    await_end(pid)
+    with pytest.raises(tilewright.ProgramError, match="closed"):
+        fresh.models()
+
+
+def test_a_crash_is_an_exception_and_the_next_call_goes_on(fresh: tilewright.Engine) -> None:
+    sample = {"width": 256, "height": 256, "steps": 30, "seed": 1}
+    job = fresh.generate("a cat", model="shapes", sample=sample)
+    for _, _ in zip(range(3), job.events(), strict=False):
+        pass
+    assert fresh.pid is not None
+    os.kill(fresh.pid, signal.SIGKILL)
+    with pytest.raises(tilewright.ProgramEnded, match="by signal SIGKILL"):
+        job.wait()
+    assert job.wait().result().startswith(b"\x89PNG")
+    assert job.state.state == "done"
+
+
+def test_no_job_is_lost_when_the_child_is_killed(fresh: tilewright.Engine) -> None:
+    kills = int(os.environ.get("TILEWRIGHT_KILLS", "8"))
+    randomly = random.Random(1)
+    accepted = []
+    for number in range(kills):
+        try:
+            accepted.append(fresh.generate("a cat", model="shapes", sample={**SMALL, "seed": number}))
+        except tilewright.ProgramEnded:
+            continue
+        time.sleep(randomly.random() * 0.3)
+        if fresh.pid is not None:
+            os.kill(fresh.pid, signal.SIGKILL)
+    for job in accepted:
+        while True:
+            try:
+                assert job.wait().result().startswith(b"\x89PNG")
+                break
+            except tilewright.ProgramEnded:
+                continue
+    assert len({job.id for job in accepted}) == len(accepted)
+
+
+PARENT = """
+import sys, tilewright
+engine = tilewright.Engine({"shapes": sys.argv[1]}, device="cpu")
+engine.start()
+print(engine.pid, engine.connection.folder, flush=True)
+job = engine.generate("a cat", model="shapes", sample={"width": 256, "height": 256, "steps": 200})
+print(job.id, flush=True)
+job.wait()
+"""
+
+
+def test_nothing_is_left_when_the_parent_is_killed() -> None:
+    kills = int(os.environ.get("TILEWRIGHT_KILLS", "8"))
+    randomly = random.Random(2)
+    before = left()
+    for _ in range(kills):
+        command = [sys.executable, "-c", PARENT, MODELS["shapes"]]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "host" / "python")}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as parent:
+            assert parent.stdout is not None
+            pid, folder = parent.stdout.readline().split()
+            time.sleep(randomly.random() * 0.5)
+            parent.kill()
+        await_end(int(pid))
+        until = time.monotonic() + 10
+        while Path(folder).exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        assert not Path(folder).exists()
+    assert left() == before
+
+
+def test_what_both_left_is_swept_by_the_next(fresh: tilewright.Engine) -> None:
+    folder = Path(tempfile.mkdtemp(prefix=module.PREFIX, dir=module._runtime_folder()))
+    (folder / "owner").touch()
+    fresh.start()
+    assert not folder.exists()
+
+
+def test_bad_starts_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(text: str) -> str:
+        path = tmp_path / "program"
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+        return str(path)
+
+    for text, words in [
+        ("echo tilewright 9.9.0", "is version 9.9.0, and this package 0.1.0"),
+        ("echo 'error: no libtorch 2.11 is here' >&2; exit 2", "no libtorch 2.11 is here"),
+        ("exit 1", "does not say its version"),
+        ("case $1 in --version) echo tilewright 0.1.7;; *) echo 'error: the disk is on fire' >&2; exit 1;; esac", "the disk is on fire"),
+    ]:
+        with pytest.raises(tilewright.ProgramError, match=words):
+            tilewright.Engine(program=program(text)).start()
+    with pytest.raises(tilewright.ProgramError, match="No such file"):
+        tilewright.Engine(program=tmp_path / "missing").start()
+    monkeypatch.setenv("TILEWRIGHT_PROGRAM", "missing")
+    with pytest.raises(tilewright.ProgramError, match="TILEWRIGHT_PROGRAM: missing: no such program"):
+        tilewright.Engine().start()
+    monkeypatch.delenv("TILEWRIGHT_PROGRAM")
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    with pytest.raises(tilewright.ProgramError, match="engine install"):
+        tilewright.Engine().start()
+
+
+def test_a_model_that_is_missing_is_said() -> None:
+    with pytest.raises(tilewright.ProgramError, match="missing"):
+        tilewright.Engine({"a": "missing"}, device="cpu").start()

@@ -1,0 +1,251 @@
+//! `cargo xtask wheel`: the two wheels, `tilewright` and `tilewright-engine`, into `target/wheels`.
+//! Two builds of one commit have the same bytes.
+
+use std::{
+    collections::BTreeMap,
+    env::consts::ARCH,
+    fs,
+    io::{Cursor, Write},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use sha2::{Digest, Sha256};
+use zip::{CompressionMethod, DateTime, ZipWriter, write::SimpleFileOptions};
+
+use crate::{libtorch, project::Project, tools};
+
+/// The C library that the program needs at least, as 2.N; `auditwheel show` says the same.
+const C_LIBRARY: u32 = 34;
+
+/// The run path of the program in `site-packages/tilewright_engine/bin`.
+const RUN_PATH: &str = "$ORIGIN/../../torch/lib";
+
+/// What comes along with the program.
+const BUNDLED: [&str; 3] = ["examples/models", "examples/latents", "examples/README.md"];
+
+/// Files that only those who made the models need.
+const LEFT_OUT: [&str; 1] = ["train.py"];
+
+/// The largest of both wheels, in bytes.
+const MOST: [(&str, u64); 2] = [("tilewright", 25_000_000), ("tilewright_engine", 60_000_000)];
+
+/// A wheel's files, by their paths in it, each with true if it is a program
+/// (packaging.python.org, "Binary distribution format").
+struct Wheel {
+    name: &'static str,
+    tag: String,
+    metadata: String,
+    files: BTreeMap<String, (Vec<u8>, bool)>,
+}
+
+impl Wheel {
+    fn new(project: &Project, name: &'static str, tag: String, fields: &[&str]) -> Result<Self> {
+        let version = env!("CARGO_PKG_VERSION");
+        let readme = fs::read_to_string(project.root.join("README.md"))?;
+        let fields = fields.join("\n");
+        let metadata = format!(
+            "Metadata-Version: 2.4\nName: {}\nVersion: {version}\nLicense-Expression: Apache-2.0 OR MIT\n\
+             License-File: LICENSE-APACHE\nLicense-File: LICENSE-MIT\nRequires-Python: >=3.10\n\
+             Classifier: Operating System :: POSIX :: Linux\n{fields}\n\
+             Description-Content-Type: text/markdown\n\n{readme}",
+            name.replace('_', "-")
+        );
+        let mut wheel = Self { name, tag, metadata, files: BTreeMap::new() };
+        for license in ["LICENSE-APACHE", "LICENSE-MIT"] {
+            let text = fs::read(project.root.join(license))?;
+            wheel.add(format!("{}/licenses/{license}", wheel.info()), text, false);
+        }
+        Ok(wheel)
+    }
+
+    fn add(&mut self, path: String, bytes: Vec<u8>, is_program: bool) {
+        self.files.insert(path, (bytes, is_program));
+    }
+
+    /// Adds the files of a folder that git tracks.
+    fn add_tracked(&mut self, project: &Project, folder: &str, to: impl Fn(&str) -> Option<String>) -> Result<()> {
+        let listed = Command::new("git").args(["ls-files", "-z", folder]).current_dir(&project.root).output()?;
+        let listed = String::from_utf8(listed.stdout).context("git names a file in no UTF-8")?;
+        if listed.is_empty() {
+            bail!("git tracks nothing in {folder}: wheels are built in a checkout");
+        }
+        for path in listed.split_terminator('\0') {
+            if let Some(to) = to(path) {
+                self.add(to, fs::read(project.root.join(path)).with_context(|| path.to_owned())?, false);
+            }
+        }
+        Ok(())
+    }
+
+    fn info(&self) -> String {
+        format!("{}-{}.dist-info", self.name, env!("CARGO_PKG_VERSION"))
+    }
+
+    /// Writes the wheel into a folder; its path.
+    fn write(mut self, folder: &Path, time: DateTime) -> Result<PathBuf> {
+        let info = self.info();
+        let is_pure = self.tag.ends_with("-any");
+        let wheel =
+            format!("Wheel-Version: 1.0\nGenerator: cargo-xtask\nRoot-Is-Purelib: {is_pure}\nTag: {}\n", self.tag);
+        self.add(format!("{info}/METADATA"), self.metadata.clone().into_bytes(), false);
+        self.add(format!("{info}/WHEEL"), wheel.into_bytes(), false);
+        let record: Vec<String> = self.files.iter().map(|(path, (bytes, _))| record_line(path, bytes)).collect();
+        let record = format!("{}\n{info}/RECORD,,\n", record.join("\n"));
+        self.add(format!("{info}/RECORD"), record.into_bytes(), false);
+        let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+        let options = SimpleFileOptions::default()
+            .compression_method(CompressionMethod::Deflated)
+            .compression_level(Some(9))
+            .last_modified_time(time);
+        // The list of files comes last, so that a reader has what it lists.
+        let is_info = |path: &str| path.starts_with(&info);
+        let (last, first): (Vec<_>, Vec<_>) = self.files.iter().partition(|(path, _)| is_info(path));
+        for (path, (bytes, is_program)) in first.into_iter().chain(last) {
+            zip.start_file(path, options.unix_permissions(if *is_program { 0o755 } else { 0o644 }))?;
+            zip.write_all(bytes)?;
+        }
+        let bytes = zip.finish()?.into_inner();
+        let most = MOST.iter().find(|(name, _)| *name == self.name).map_or(u64::MAX, |(_, most)| *most);
+        if bytes.len() as u64 > most {
+            bail!("{} has {} MB, more than {} MB", self.name, bytes.len() / 1_000_000, most / 1_000_000);
+        }
+        let path = folder.join(format!("{}-{}-{}.whl", self.name, env!("CARGO_PKG_VERSION"), self.tag));
+        fs::write(&path, &bytes).with_context(|| path.display().to_string())?;
+        println!("built {} ({:.1} MB)", path.display(), bytes.len() as f64 / 1e6);
+        Ok(path)
+    }
+}
+
+/// A line of a wheel's list of files.
+fn record_line(path: &str, bytes: &[u8]) -> String {
+    let path = if path.contains([',', '"']) { format!("\"{}\"", path.replace('"', "\"\"")) } else { path.to_owned() };
+    format!("{path},sha256={},{}", URL_SAFE_NO_PAD.encode(Sha256::digest(bytes)), bytes.len())
+}
+
+/// Builds both wheels into a folder.
+pub fn build(project: &Project, folder: &Path) -> Result<()> {
+    let time = commit_time(project)?;
+    let program = program(project)?;
+    fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    library(project)?.write(folder, time)?;
+    engine(project, fs::read(&program)?)?.write(folder, time)?;
+    Ok(())
+}
+
+/// The wheel of the Python package.
+fn library(project: &Project) -> Result<Wheel> {
+    let engine = format!("Requires-Dist: tilewright-engine=={}; extra == 'engine'", env!("CARGO_PKG_VERSION"));
+    let mut wheel = Wheel::new(
+        project,
+        "tilewright",
+        "py3-none-any".into(),
+        &[
+            "Summary: Pictures and clips of diffusion models under WebAssembly policies: the program as a child, and the service",
+            "Requires-Dist: httpx>=0.27",
+            "Provides-Extra: engine",
+            &engine,
+        ],
+    )?;
+    wheel
+        .add_tracked(project, "host/python/tilewright", |path| path.strip_prefix("host/python/").map(str::to_owned))?;
+    let entry = b"[console_scripts]\ntilewright = tilewright._command:main\n".to_vec();
+    wheel.add(format!("{}/entry_points.txt", wheel.info()), entry, false);
+    Ok(wheel)
+}
+
+/// The wheel of the program, with the models that come along.
+fn engine(project: &Project, program: Vec<u8>) -> Result<Wheel> {
+    let torch =
+        format!("Requires-Dist: torch=={}.*", libtorch::VERSION.rsplit_once('.').map_or("", |(minor, _)| minor));
+    let mut wheel = Wheel::new(
+        project,
+        "tilewright_engine",
+        format!("py3-none-manylinux_2_{C_LIBRARY}_{ARCH}"),
+        &["Summary: The program of Tilewright, which runs on the PyTorch beside it", &torch],
+    )?;
+    wheel.add(
+        "tilewright_engine/__init__.py".into(),
+        b"\"\"\"The program of Tilewright, in bin.\"\"\"\n".to_vec(),
+        false,
+    );
+    wheel.add("tilewright_engine/bin/tilewright".into(), program, true);
+    for bundled in BUNDLED {
+        wheel.add_tracked(project, bundled, |path| {
+            let is_kept = LEFT_OUT.iter().all(|name| !path.ends_with(name));
+            is_kept.then(|| format!("tilewright_engine/{path}"))
+        })?;
+    }
+    Ok(wheel)
+}
+
+/// The program for any machine: no path of this one is in it.
+fn program(project: &Project) -> Result<PathBuf> {
+    tools::say("compiling the program for wheels (the first time takes about a quarter of an hour on two cores)");
+    let target = project.target().join("wheel");
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
+    let mut places = vec![(project.root.clone(), ".")];
+    places.extend(home.map(|home| (home, "/cargo")));
+    let rust: Vec<String> =
+        places.iter().map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display())).collect();
+    let cpp: Vec<String> =
+        places.iter().map(|(from, to)| format!("-ffile-prefix-map={}={to}", from.display())).collect();
+    let mut cargo = project.cargo();
+    cargo.args(["build", "--release", "-p", "tilewright-cli", "--locked", "--target-dir"]).arg(&target);
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", rust.join("\u{1f}"));
+    cargo.env("CFLAGS", cpp.join(" ")).env("CXXFLAGS", cpp.join(" "));
+    cargo.env("TILEWRIGHT_RUN_PATH", RUN_PATH).env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
+    tools::run(&mut cargo)?;
+    Ok(target.join("release/tilewright"))
+}
+
+/// The time of the last commit, in UTC: that of every file in the wheels.
+fn commit_time(project: &Project) -> Result<DateTime> {
+    let mut git = Command::new("git");
+    git.args(["log", "-1", "--format=%cd", "--date=format-local:%Y %m %d %H %M %S"]);
+    let listed = git.env("TZ", "UTC").current_dir(&project.root).output()?;
+    let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let parts: Vec<u16> = text.split_whitespace().filter_map(|part| part.parse().ok()).collect();
+    let &[year, month, day, hour, minute, second] = &parts[..] else {
+        bail!("git does not tell the time of the last commit: wheels are built in a checkout");
+    };
+    let time = DateTime::from_date_and_time(year, month as u8, day as u8, hour as u8, minute as u8, second as u8);
+    time.ok().context("the last commit has no time that a wheel can have")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_files_have_digests_and_sizes() {
+        // sha256 of nothing, in base64 for URLs without padding.
+        assert_eq!(record_line("a", b""), "a,sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU,0");
+        assert!(record_line("a,\"b", b"x").starts_with("\"a,\"\"b\",sha256="));
+    }
+
+    #[test]
+    fn the_package_is_a_wheel_that_two_builds_make_alike() {
+        let project = Project { root: Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned() };
+        let Ok(time) = commit_time(&project) else { return };
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str| {
+            let folder = folder.path().join(name);
+            fs::create_dir(&folder).unwrap();
+            fs::read(library(&project).unwrap().write(&folder, time).unwrap()).unwrap()
+        };
+        let (one, other) = (write("one"), write("other"));
+        assert!(one == other);
+        let mut zip = zip::ZipArchive::new(Cursor::new(one)).unwrap();
+        let names: Vec<String> = zip.file_names().map(str::to_owned).collect();
+        for name in ["tilewright/__init__.py", "tilewright/py.typed", "tilewright/engine.py"] {
+            assert!(names.iter().any(|found| found == name), "{names:?}");
+        }
+        let metadata = zip.by_name(&format!("tilewright-{}.dist-info/METADATA", env!("CARGO_PKG_VERSION")));
+        let metadata = std::io::read_to_string(metadata.unwrap()).unwrap();
+        assert!(metadata.contains("\nRequires-Python: >=3.10\n") && metadata.contains("extra == 'engine'"));
+    }
+}
