@@ -400,6 +400,18 @@ impl Checkpoint {
         self.find_stored(name).is_some_and(|stored| is_plain(stored) || Packed::expands_alone(stored))
     }
 
+    /// Checks that a tensor's values can be loaded, without reading one.
+    ///
+    /// # Errors
+    /// [`Error::Changed`] if the file has changed since it was opened, [`Error::Stored`] if they
+    /// can't: it says of what type they are.
+    pub fn check_loads(&self, name: &str) -> Result<()> {
+        match self.find_stored(name).filter(|_| !self.can_load(name)) {
+            None => Ok(()),
+            Some(stored) => self.check_file_of(name).and(Err(self.cannot_load(name, stored))),
+        }
+    }
+
     /// True for a tensor without values.
     pub fn is_empty(&self, name: &str) -> bool {
         self.shape(name).is_some_and(|shape| shape.contains(&0))

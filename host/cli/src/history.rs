@@ -45,7 +45,7 @@ pub fn session(choice: Choice, no_history: bool, dry_run: bool) -> Outcome<Sessi
     Ok(Session::find(choice, move |machine| {
         let path = if no_history { Ok(None) } else { place() };
         match path {
-            Ok(Some(path)) => Trials::open(&path, machine, !dry_run, report_fault),
+            Ok(Some(path)) => Trials::open(&path, &machine.fingerprint, !dry_run, report_fault),
             Ok(None) => Trials::none(),
             Err(error) => {
                 report_fault(HistoryFault::Unusable(error));

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tilewright_engine::{Error, Overrides};
+use tilewright_engine::{Error, Overrides, Refusal};
 use tilewright_media::Rate;
 use tilewright_pipeline::{Error as PipelineError, Model, published_rate};
 
@@ -19,7 +19,7 @@ pub fn find(path: &Path) -> Outcome<PathBuf> {
 /// Opens a VAE with the settings from the command line.
 pub fn open(path: &Path, overrides: Overrides) -> Outcome<Model> {
     Model::open(path, overrides).map_err(|error| match error {
-        PipelineError::Engine(Error::NothingToOverride { .. }) => Failure::input(
+        PipelineError::Engine(Error::Refused(Refusal::NothingToOverride { .. })) => Failure::input(
             "--family, --scaling-factor and --shift-factor are for image VAEs: a video VAE's scaling is one per channel, from its config.json or as published",
         ),
         error => error.into(),

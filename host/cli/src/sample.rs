@@ -5,7 +5,7 @@ pub mod work;
 
 use std::path::{Path, PathBuf};
 
-use tilewright_engine::{DenoiseJob, DenoiseQuote};
+use tilewright_engine::{DenoiseJob, Quote};
 use tilewright_media::{Preview, STANDARD};
 use tilewright_pipeline::{LatentOutput, LoraRequest, SampleModel, SampleRequest, Size, Steps};
 use tilewright_plan::{Candidate, Denoise, DenoiseRecord, Loss, Recorder, Stage, StepReuse, Work, bytes};
@@ -40,11 +40,13 @@ pub fn run(arguments: &Sample) -> Outcome {
     let (machine, trials) = session.ready()?;
     let limit = arguments.run.limit(machine);
     // Refused before latents and noise are made.
-    let quote = DenoiseQuote::new(machine, &model.denoiser, &outline.shape, limit, arguments.run.objective())?;
+    let basis = machine.basis();
+    let quote = Quote::denoise(&basis, &model.denoiser, &outline.shape, limit, arguments.run.objective())
+        .map_err(tilewright_engine::Error::from)?;
     let shown = arguments.report.shown(false, aside);
     if arguments.report.dry_run {
         model.check_values(&request, &outline)?;
-        let (record, candidates) = trials.remind(quote).decide(&mut planner);
+        let (record, candidates) = trials.remind_quote(quote).decide(&mut planner);
         keep(&arguments.report.record, &record, planner.take())?;
         return report(shown, &record, &candidates, None);
     }

@@ -2,17 +2,14 @@
 //! that left is decoded again.
 
 mod decoding;
-pub(crate) mod price;
 mod relay;
 
 use tch::Tensor;
-use tilewright_plan::{Objective, Planner, Stage, Vae};
+use tilewright_plan::{Objective, Planner, Vae};
+use tilewright_prices::Quote;
 
-use self::{decoding::ClipDecoding, price::ClipPrices, relay::with_relay};
-use crate::{
-    Error, Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, VideoVaeFile, autoencoding::request,
-    run::run,
-};
+use self::{decoding::ClipDecoding, relay::with_relay};
+use crate::{Error, Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, VideoVaeFile, run::run};
 
 /// Takes frames as they are decoded.
 pub trait Sink {
@@ -52,14 +49,10 @@ impl<'a> ClipJob<'a> {
         memory_limit: impl Into<MemoryLimit>,
         objective: Objective,
     ) -> Result<Self> {
-        let (batch, _, latent_frames, height, width) = latents.size5()?;
-        let scale = vae.config.spatial_scale();
-        let [height, width] = [height, width].map(|side| side as u32 * scale);
-        let extents = [batch as u32, vae.config.frames(latent_frames as u32), height, width];
-        let request = request(machine, vae.model.clone(), extents, memory_limit.into(), objective);
-        let channels = [vae.config.latent_channels, vae.config.image_channels];
-        let prices = ClipPrices::new(&vae.config, channels, &request, machine);
-        Self::checked(machine, Stage::Decode, request, (scale, true), prices, ClipLatents { vae, latents })
+        let (batch, channels, frames, height, width) = latents.size5()?;
+        let shape = [batch, channels, frames, height, width];
+        let quote = Quote::decode_clips(&machine.basis(), vae, shape, memory_limit, objective)?;
+        Ok(Self::new_unchecked(machine, quote, ClipLatents { vae, latents }))
     }
 
     /// Decides and decodes; asks again after each of two failures and then takes the fallback

@@ -1,6 +1,5 @@
 //! Samples: latents along sigmas, by the velocities of one denoiser or of two that take turns.
 
-mod costs;
 mod gauge;
 mod job;
 mod passes;
@@ -9,64 +8,67 @@ mod shape;
 mod steps;
 mod written;
 
-use std::sync::Arc;
+use std::ops::Deref;
 
 use tch::Tensor;
-use tilewright_models::{DenoiserConfig, DenoiserFile, Error as ModelError, Lora, LoraFit};
-use tilewright_plan::{DenoiserModel, StoredType};
+use tilewright_models::{DenoiserFile, Lora, LoraFit};
 use tilewright_sampling::{ModelSampling, Sampler};
 
-use crate::{Budget, Error, Result, WeightStore};
+use crate::{Budget, Result, WeightStore};
 
-pub(crate) use costs::EXPANDED_TRAVERSALS;
-pub use job::{Begun, DenoiseJob, DenoiseQuote, Sampled};
-pub use shape::{PromptShape, SampleShape};
+pub use job::{Begun, DenoiseJob, Sampled};
 pub use steps::SampleState;
 pub use written::{DenoiserFacts, LoraFacts, SamplingFacts};
 
-/// One denoiser, or two that take turns.
+/// One denoiser, or two that take turns, and the store of their weights.
 #[derive(Debug)]
 pub struct Denoiser {
-    experts: Vec<Arc<DenoiserFile>>,
-    boundary: f64,
+    files: tilewright_prices::Denoiser,
     /// The store that loaded weights are leased from.
     weights: WeightStore,
+}
+
+/// All that the files are known to be.
+impl Deref for Denoiser {
+    type Target = tilewright_prices::Denoiser;
+
+    fn deref(&self) -> &Self::Target {
+        &self.files
+    }
+}
+
+impl From<tilewright_prices::Denoiser> for Denoiser {
+    fn from(files: tilewright_prices::Denoiser) -> Self {
+        Self { files, weights: WeightStore::new(Budget::Last) }
+    }
 }
 
 impl Denoiser {
     /// A denoiser for all sigmas.
     pub fn single(file: DenoiserFile) -> Self {
-        Self { experts: vec![Arc::new(file)], boundary: 0.0, weights: WeightStore::new(Budget::Last) }
+        tilewright_prices::Denoiser::single(file).into()
     }
 
-    /// Two denoisers of one architecture: the first for sigmas from `boundary` on, the second for
-    /// those below.
+    /// Two denoisers, as [`tilewright_prices::Denoiser::experts`].
     ///
     /// # Errors
-    /// The architectures differ, or the boundary leaves one of them without work.
+    /// The same.
     pub fn experts(high: DenoiserFile, low: DenoiserFile, boundary: f64) -> Result<Self> {
-        let refused = |reason: String| {
-            let path = low.file().file().path().to_owned();
-            Err(Error::Model(ModelError::Unknown { path, reason }))
-        };
-        if high.config != low.config {
-            return refused(format!(
-                "of another architecture than {}: two experts have the same",
-                high.file().file().path().display()
-            ));
-        }
-        if !(boundary > 0.0 && boundary < 1.0) {
-            return refused(format!("a boundary of {boundary} leaves one expert without work: 0.875 is WAN 2.2's"));
-        }
-        let weights = WeightStore::new(Budget::Last);
-        Ok(Self { experts: vec![Arc::new(high), Arc::new(low)], boundary, weights })
+        Ok(tilewright_prices::Denoiser::experts(high, low, boundary)?.into())
     }
 
     /// The same without LoRAs. Both share the files.
     #[must_use]
     pub fn without_loras(&self) -> Self {
-        let experts = self.experts.iter().map(|file| Arc::new(file.without_loras())).collect();
-        Self { experts, boundary: self.boundary, weights: self.weights.clone() }
+        Self { files: self.files.without_loras(), weights: self.weights.clone() }
+    }
+
+    /// Adds a LoRA to an expert, as [`tilewright_prices::Denoiser::add`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn add(&mut self, expert: usize, lora: Lora) -> Result<LoraFit> {
+        Ok(self.files.add(expert, lora)?)
     }
 
     /// Leases weights from this store, which other models may share, instead of from one of its
@@ -78,82 +80,18 @@ impl Denoiser {
 
     /// The files that it is made of, as a capture names them.
     pub(crate) fn written(&self) -> DenoiserFacts {
-        let paths = self.experts.iter().map(|file| file.file().file().path().to_owned()).collect();
-        let loras = self.experts.iter().enumerate().flat_map(|(expert, file)| {
+        let paths = self.files().iter().map(|file| file.file().file().path().to_owned()).collect();
+        let loras = self.files().iter().enumerate().flat_map(|(expert, file)| {
             let of = |lora: &Lora| LoraFacts { path: lora.file().path().to_owned(), strength: lora.strength, expert };
             file.file().loras().iter().map(of).collect::<Vec<_>>()
         });
-        let boundary = (self.experts.len() > 1).then_some(self.boundary);
+        let boundary = (self.files().len() > 1).then(|| self.boundary());
         DenoiserFacts { paths, boundary, loras: loras.collect() }
     }
 
     /// Frees the weights that no task uses.
     pub fn release(&self) {
-        self.experts.iter().for_each(|file| self.weights.forget(file.file().file().id()));
-    }
-
-    /// The sigma at which two experts change; 0 of one.
-    pub fn boundary(&self) -> f64 {
-        self.boundary
-    }
-
-    /// The architecture.
-    pub fn config(&self) -> &DenoiserConfig {
-        &self.experts[0].config
-    }
-
-    /// Adds a LoRA to an expert, by its number, and says how much of it fits.
-    ///
-    /// # Errors
-    /// There is no such expert, or a job has it; as [`DenoiserFile::add`].
-    pub fn add(&mut self, expert: usize, lora: Lora) -> Result<LoraFit> {
-        let path = lora.file().path().to_owned();
-        let refused = |reason: &str| Error::Model(ModelError::Unknown { path: path.clone(), reason: reason.into() });
-        let file = self
-            .experts
-            .get_mut(expert)
-            .ok_or_else(|| refused("for an expert of low noise, and there is one transformer: leave @low out"))?;
-        let file = Arc::get_mut(file).ok_or_else(|| refused("a job uses the transformer: add LoRAs before"))?;
-        file.add(lora).map_err(Error::Model)
-    }
-
-    /// The files.
-    pub fn files(&self) -> &[Arc<DenoiserFile>] {
-        &self.experts
-    }
-
-    /// Checks that the files, and those of LoRAs, are as they were when they were opened.
-    pub(crate) fn check_unchanged(&self) -> Result<()> {
-        Ok(self.experts.iter().try_for_each(|file| file.file().check_unchanged())?)
-    }
-
-    /// True if the files, and those of LoRAs, are as they were, and are still in their places.
-    pub fn is_current(&self) -> bool {
-        self.experts.iter().all(|file| file.file().is_current())
-    }
-
-    /// The index of the expert for a sigma.
-    pub(crate) fn expert(&self, sigma: f64) -> usize {
-        // Samplers have sigmas in f32.
-        usize::from(self.experts.len() > 1 && (sigma as f32) < self.boundary as f32)
-    }
-
-    /// The facts that plans depend on.
-    pub fn model(&self) -> DenoiserModel {
-        let file = &self.experts[0];
-        DenoiserModel {
-            family: self.config().facts().family.name().to_owned(),
-            parameters: file.parameters,
-            stored_bytes: self.experts.iter().map(|file| file.stored_bytes).max().unwrap_or_default(),
-            stored: file.stored().name().to_owned(),
-            blocks: self.config().blocks() as u32,
-            largest_block_bytes: file.block_bytes().into_iter().max().unwrap_or_default(),
-            experts: self.experts.len() as u32,
-            stored_types: {
-                let types = file.stored_types.iter();
-                types.map(|(stored, bytes)| StoredType { name: stored.name().to_owned(), bytes: *bytes }).collect()
-            },
-        }
+        self.files().iter().for_each(|file| self.weights.forget(file.file().file().id()));
     }
 }
 
@@ -258,22 +196,5 @@ impl Sampling {
 
     pub(crate) fn has_clean_frames(&self) -> bool {
         self.kept.as_ref().is_some_and(|kept| kept.clean)
-    }
-}
-
-/// Frames, height and width of latents as a network with such patches has them: sides are padded to
-/// whole patches.
-pub(crate) fn padded_extents(size: &[i64], patch: i64) -> [i64; 3] {
-    let [frames, height, width] = extents(size);
-    let whole = |side: i64| (side + patch - 1) / patch * patch;
-    [frames, whole(height), whole(width)]
-}
-
-/// Frames, height and width of latents.
-pub fn extents(size: &[i64]) -> [i64; 3] {
-    match *size {
-        [_, _, frames, height, width] => [frames, height, width],
-        [_, _, height, width] => [1, height, width],
-        _ => [1, 1, 1],
     }
 }

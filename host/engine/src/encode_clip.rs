@@ -3,28 +3,14 @@
 
 mod division;
 mod encoding;
-mod price;
 
 use tch::Tensor;
 use tilewright_models::wan_vae::EncoderConfig;
-use tilewright_plan::{Objective, Planner, Stage, Vae};
+use tilewright_plan::{Objective, Planner, Vae};
+use tilewright_prices::{ClipExtents, Quote};
 
 use self::encoding::ClipEncoding;
-use crate::{
-    Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, VideoVaeFile, autoencoding::request,
-    clip::price::ClipPrices, run::run,
-};
-
-/// The extents of what is encoded: one clip.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClipExtents {
-    /// 1, and any multiple of the autoencoder's temporal scale.
-    pub frames: u32,
-    /// Pixels, a multiple of the spatial scale.
-    pub height: u32,
-    /// Pixels, a multiple of the spatial scale.
-    pub width: u32,
-}
+use crate::{Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, VideoVaeFile, run::run};
 
 /// Gives the next frames of a clip, as many as asked for, or fewer if the clip ends before: [T, C,
 /// H, W] in −1…1, f32, in host memory. An error ends the encode.
@@ -63,19 +49,8 @@ impl<'a> ClipEncodeJob<'a> {
         memory_limit: impl Into<MemoryLimit>,
         objective: Objective,
     ) -> Result<Self> {
-        let (config, model) = vae.encoding()?;
-        let ClipExtents { frames, height, width } = source;
-        let (scale, temporal) = (config.spatial_scale(), config.temporal_scale());
-        let unfit = frames == 0 || !(frames - 1).is_multiple_of(temporal) || height == 0 || width == 0;
-        if unfit || !height.is_multiple_of(scale) || !width.is_multiple_of(scale) {
-            let reason = format!(
-                "{frames} frames of {width}×{height} pixels: 1 and any multiple of {temporal}, with sides that are multiples of {scale}, expected"
-            );
-            return Err(tilewright_models::Error::Clip { reason }.into());
-        }
-        let request = request(machine, model, [1, frames, height, width], memory_limit.into(), objective);
-        let prices = ClipPrices::new(&config, [config.latent_channels, config.image_channels], &request, machine);
-        Self::checked(machine, Stage::Encode, request, (scale, true), prices, ClipSource { vae, config })
+        let (quote, config) = Quote::encode_clip(&machine.basis(), vae, source, memory_limit, objective)?;
+        Ok(Self::new_unchecked(machine, quote, ClipSource { vae, config }))
     }
 
     /// Decides and encodes; asks again after each of two failures and then takes the fallback

@@ -1,9 +1,7 @@
 //! Why a job can't be started or did not end in a picture.
 
-use std::path::PathBuf;
-
 use thiserror::Error;
-use tilewright_plan::{Failure, bytes, words::with_noun};
+use tilewright_plan::{Failure, words::with_noun};
 
 /// A `Result` with this crate's [`enum@Error`].
 pub type Result<T> = std::result::Result<T, Error>;
@@ -20,77 +18,9 @@ pub enum Error {
     /// A capture can't be written.
     #[error(transparent)]
     Capture(#[from] tilewright_capture::Error),
-    /// Overrides for a file that has nothing to override.
-    #[error(
-        "{}: a video VAE's scaling is one per channel, from its config.json or as published: leave family, scaling factor and shift factor out",
-        path.display()
-    )]
-    NothingToOverride {
-        /// The file.
-        path: PathBuf,
-    },
-    /// No plan fits in the memory limit.
-    #[error(
-        "a memory limit of {} is too little for this {what}: the least is about {}{} (tiles of {tile} pixels)",
-        bytes::display(*limit), bytes::display(*least), if *counts_weights { ", weights included" } else { "" }
-    )]
-    DoesNotFit {
-        /// "picture" or "clip".
-        what: &'static str,
-        /// The limit in bytes.
-        limit: u64,
-        /// The peak of the leanest plan, in bytes.
-        least: u64,
-        /// The limit counts the weights, and so does the least.
-        counts_weights: bool,
-        /// The side of its tiles.
-        tile: u32,
-    },
-    /// A plan that the device or the weights do not allow.
-    #[error("{0}")]
-    NotOffered(String),
-    /// Not even weights that are read block by block fit in the memory limit.
-    #[error(
-        "a memory limit of {} is too little for this sample: the least is about {}, weights included{}",
-        bytes::display(*limit), bytes::display(*least),
-        long_text.map_or_else(String::new, |tokens| format!(", with a prompt of {tokens} tokens: shorten it"))
-    )]
-    SampleDoesNotFit {
-        /// The limit in bytes.
-        limit: u64,
-        /// The peak of the leanest plan, in bytes.
-        least: u64,
-        /// The tokens of a prompt that is longer than those that models are trained with.
-        long_text: Option<u32>,
-    },
-    /// A text encoder does not fit into the memory limit.
-    #[error(
-        "a memory limit of {} is too little for {encoder}: the least is about {}, weights included; raise it, or give the encoder in FP8 or GGUF",
-        bytes::display(*limit), bytes::display(*least)
-    )]
-    EncoderDoesNotFit {
-        /// The encoder, in words.
-        encoder: String,
-        /// The limit in bytes.
-        limit: u64,
-        /// The bytes that its leanest run holds.
-        least: u64,
-    },
-    /// A text is longer than the memory limit allows an encoder to read.
-    #[error(
-        "the prompt is too long: it has {tokens} tokens for {encoder}, and about {most} fit into a memory limit of {}; shorten it, or raise the limit",
-        bytes::display(*limit)
-    )]
-    PromptTooLong {
-        /// The encoder, in words.
-        encoder: String,
-        /// The tokens of the text.
-        tokens: u64,
-        /// The tokens that fit.
-        most: u64,
-        /// The limit in bytes.
-        limit: u64,
-    },
+    /// The request has no price, or no plan that fits.
+    #[error(transparent)]
+    Refused(tilewright_prices::Error),
     /// Every attempt failed.
     #[error("gave up after {}, the last: {last}; {advice}", with_noun(*attempts, "attempt"))]
     Exhausted {
@@ -117,6 +47,15 @@ impl From<tilewright_torch::Error> for Error {
         match error {
             tilewright_torch::Error::Cancelled => Error::Interrupted,
             error => Error::Torch(error),
+        }
+    }
+}
+
+impl From<tilewright_prices::Error> for Error {
+    fn from(error: tilewright_prices::Error) -> Self {
+        match error {
+            tilewright_prices::Error::Model(error) => Error::Model(error),
+            error => Error::Refused(error),
         }
     }
 }
@@ -148,16 +87,7 @@ impl Error {
             | Error::Torch(_) => true,
             // The record tells how far it came; the history leaves it out.
             Error::Exhausted { .. } | Error::Interrupted => true,
-            Error::Model(_)
-            | Error::NothingToOverride { .. }
-            | Error::DoesNotFit { .. }
-            | Error::SampleDoesNotFit { .. }
-            | Error::EncoderDoesNotFit { .. }
-            | Error::PromptTooLong { .. }
-            | Error::NotOffered(_)
-            | Error::Capture(_)
-            | Error::Sink(_)
-            | Error::Source(_) => false,
+            Error::Model(_) | Error::Refused(_) | Error::Capture(_) | Error::Sink(_) | Error::Source(_) => false,
         }
     }
 

@@ -5,30 +5,24 @@
 //! |---|---|
 //! | [`TextJob`] | the states of texts by one encoder |
 //! | [`DenoiseJob`] | a sample, by one denoiser or two that take turns |
-//! | [`DenoiseQuote`] | a sample that is only priced, by its shapes |
 //! | [`DecodeJob`], [`ClipJob`] | pictures, or clips, of latents |
 //! | [`EncodeJob`], [`ClipEncodeJob`] | latents of pictures, or of a clip |
 //!
-//! Every job but a quote carries the plan out, checks each result for NaN and infinity, asks again
-//! after a failure, and ends with a record: one loop for all. Weights are leased from a
-//! [`WeightStore`].
+//! A job carries the plan out, checks each result for NaN and infinity, asks again after a failure,
+//! and ends with a record: one loop for all. Weights are leased from a [`WeightStore`]. Work that is
+//! only priced is a [`Quote`], which every job has, too.
 
 #![forbid(unsafe_code)]
 
-mod autoencoder;
 mod autoencoding;
 mod capturing;
 mod clip;
-mod costs;
 mod denoise;
 mod encode_clip;
 mod error;
-mod estimate;
-mod grid;
 mod job;
 mod kept;
 mod libraries;
-mod limit;
 mod machine;
 mod observer;
 mod offload;
@@ -44,27 +38,26 @@ mod vae;
 mod weights;
 mod work;
 
-pub use autoencoder::{Autoencoder, Overrides};
 pub use capturing::{BY_SEVERAL_PLANS, Capturing};
 pub use clip::{ClipJob, ClipLatents, Sink};
 pub use denoise::{
-    Begun, ConditioningTensors, DenoiseJob, DenoiseQuote, Denoiser, DenoiserFacts, Kept, LoraFacts, Prompt,
-    PromptShape, SampleInput, SampleShape, SampleState, Sampled, Sampling, SamplingFacts, extents,
+    Begun, ConditioningTensors, DenoiseJob, Denoiser, DenoiserFacts, Kept, LoraFacts, Prompt, SampleInput, SampleState,
+    Sampled, Sampling, SamplingFacts,
 };
-pub use encode_clip::{ClipEncodeJob, ClipExtents, ClipSource, EncodedClip, Frames};
+pub use encode_clip::{ClipEncodeJob, ClipSource, EncodedClip, Frames};
 pub use error::{Error, Result};
-pub use grid::{Axis, Grid};
 pub use job::{Finished, Job, Unfinished};
-pub use limit::MemoryLimit;
 pub use machine::{Announcer, Found, Machine, Probe, announce_probe};
 pub use observer::{Cancelled, FinishedStep, Next, Observer, StopCheck};
 pub use picture::{DecodeJob, EncodeJob, Latents, Pictures};
 pub use profiling::Profiled;
 pub use text::{TextJob, Texts};
 pub use tilewright_nn::{End as LayerEnd, LayerCalls, Watch};
+pub use tilewright_prices::{
+    Autoencoder, Axis, ClipExtents, Error as Refusal, Grid, MemoryLimit, Overrides, PromptShape, Quote, SampleShape,
+    extents,
+};
 pub use trial::{Trial, TryGpu, Trying, load_gpus, try_gpus_by};
 pub use vae::{VaeFile, VideoVaeFile};
 pub use weights::{Budget, Lease, Part, Reservation, Usage, WeightKey, WeightStore};
 pub use work::{AnyDecided, AnyFailed, Decided, Failed, Runnable};
-
-use estimate::Estimator;

@@ -4,15 +4,15 @@ use std::{
     env, fs,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, OnceLock, PoisonError},
-    time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
 use tch::Device;
 use tilewright_files::{UserFolder, digest::fnv1a};
 use tilewright_kernels::{Kernels, Measured};
-use tilewright_plan::{CONVOLUTION, Device as Facts, Dtype, HostMemory, Layout, PlanOption, Precision, Stage};
-use tilewright_torch::{backend, device, device::Choice, kernels, memory, miopen, probe};
+use tilewright_plan::{Device as Facts, Dtype, HostMemory, Layout, Precision, Stage};
+use tilewright_prices::{Attention, Basis};
+use tilewright_torch::{attention, backend, device, device::Choice, kernels, memory, miopen, probe};
 
 use crate::{Result, kept, libraries, trial};
 
@@ -62,11 +62,18 @@ pub struct Machine {
     warm: Arc<Mutex<Vec<Format>>>,
 }
 
-/// The times that a device may be faster than it was measured while other programs kept it busy.
-const MOST_DISTURBED: u32 = 8;
-
 /// The kernels that a run loads: those of a stage, in its types and memory order.
 pub(crate) type Format = (Stage, Precision, Option<Layout>);
+
+/// The attention that a device fuses, where it is tried.
+#[derive(Debug)]
+struct OnDevice(Device);
+
+impl Attention for OnDevice {
+    fn is_fused(&self, width: i64, dtype: Dtype) -> bool {
+        attention::is_fused(self.0, width, dtype)
+    }
+}
 
 /// A device that was chosen and looked at, but not measured yet.
 #[derive(Debug)]
@@ -86,14 +93,14 @@ impl Machine {
 
     /// The facts, with the memory that is free now, and with MIOpen if it is still used: a
     /// service's device was looked at when it started.
-    pub(crate) fn facts_now(&self) -> Facts {
+    fn facts_now(&self) -> Facts {
         let free_bytes = device::free_bytes(self.device).unwrap_or(self.facts.free_bytes);
         let hints = if self.device == Device::Cpu { Vec::new() } else { device::library_facts() };
         Facts { free_bytes, hints, ..self.facts.clone() }
     }
 
     /// Memory of the host as it is now, and its way to the device.
-    pub(crate) fn host_memory(&self) -> HostMemory {
+    fn host_memory(&self) -> HostMemory {
         let memory = device::system_memory().ok();
         HostMemory {
             total_bytes: memory.map_or(0, |memory| memory.total),
@@ -107,21 +114,16 @@ impl Machine {
         kernels(self.device)
     }
 
-    /// The options of decodes or encodes that the device has.
-    pub(crate) fn vae_options(&self, stage: Stage) -> Vec<PlanOption> {
-        let is_filtered = self.kernels().has_products(Dtype::F32);
-        PlanOption::offered(stage, |name| name == CONVOLUTION && is_filtered, |_| false)
-    }
-
-    /// True if tensors on the device take none of the host's memory, so that they can wait there.
-    pub(crate) fn has_own_memory(&self) -> bool {
-        self.device != Device::Cpu && !self.facts.unified
-    }
-
-    /// The time that work may take on the machine when it is quiet, if it was measured busy.
-    pub(crate) fn at_best(&self, estimated: Duration) -> Duration {
-        let is_rough = self.measured.hurried || self.measured.disturbed;
-        if is_rough { estimated / MOST_DISTURBED } else { estimated }
+    /// All that prices of work on the device are made from, as it is now.
+    pub fn basis(&self) -> Basis {
+        Basis {
+            facts: self.facts_now(),
+            host: self.host_memory(),
+            measured: self.measured.clone(),
+            kernels: self.kernels(),
+            fp8_products: device::has_fp8_products(self.device),
+            attention: Arc::new(OnDevice(self.device)),
+        }
     }
 
     /// Lets the next process measure without MIOpen if that has failed since it was measured.
@@ -385,11 +387,7 @@ const MOST_KEPT: u64 = 1 << 20;
 
 fn read_measurements(place: Option<&Path>, fingerprint: &str) -> Option<StoredMeasurements> {
     let kept: StoredMeasurements = serde_json::from_slice(&tilewright_files::read(place?, MOST_KEPT).ok()?).ok()?;
-    let measured = &kept.measured;
-    let sound = |rate: f64| rate.is_finite() && rate > 0.0;
-    let rates = measured.speeds.iter().flat_map(|speed| [speed.flops_per_second, speed.attention_flops_per_second]);
-    let all = rates.chain([measured.bytes_per_second]).all(sound);
-    let is_sound = kept.fingerprint == fingerprint && all && measured.best(Dtype::F32).is_some();
+    let is_sound = kept.fingerprint == fingerprint && kept.measured.is_sound();
     is_sound.then_some(kept)
 }
 

@@ -8,12 +8,12 @@ use tilewright_models::{
     ComputeFormat, LoadStep, PlanFormat, Result as ModelResult,
     kl::{Decoder, Encoder, EncoderConfig},
 };
-use tilewright_plan::{Failure, Hint, Objective, Outcome, Plan, Planner, Request, Stage, Vae};
+use tilewright_plan::{Failure, Objective, Outcome, Plan, Planner, Vae};
+use tilewright_prices::Quote;
 use tilewright_torch::kernels;
 
 use crate::{
-    Estimator, Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, VaeFile,
-    autoencoding::request,
+    Finished, Job, Machine, MemoryLimit, Observer, Result, Unfinished, VaeFile,
     capturing::{Inputs, Values},
     profiling::repeated,
     run::run,
@@ -128,18 +128,18 @@ impl<D: Direction> Task<Vae> for Picture<'_, D> {
         let format = PlanFormat::of(plan, &kernels(device)).compute()?;
         let network = load(context, |step| direction.lease(format, device, step))?;
         let weights = self.job.counted_weights(network.bytes());
-        let allowance = Allowance { weights, ..Allowance::whole(self.job.request.memory_limit) };
+        let allowance = Allowance { weights, ..Allowance::whole(self.job.request().memory_limit) };
         let run = |context: &mut AttemptContext<'_>| {
             Pass { direction, network: &*network, input: &self.input, plan, device, context }.carry_out()
         };
-        let all = || repeated(context, (self.job.stage, device), run);
+        let all = || repeated(context, (self.job.stage(), device), run);
         let ((output, aside), outcome) = direction.vae().measure(device, allowance, all)?;
         let outcome = Outcome { elapsed: outcome.elapsed.saturating_sub(aside), ..outcome };
         Ok((output.f_to_device(Device::Cpu)?.f_contiguous()?, outcome))
     }
 
     fn check_files(&self) -> Result<()> {
-        self.job.input.vae().check_unchanged()
+        Ok(self.job.input.vae().check_unchanged()?)
     }
 
     fn advice(&self, plan: &Plan, failure: Failure) -> String {
@@ -179,13 +179,10 @@ impl<'a> DecodeJob<'a> {
         memory_limit: impl Into<MemoryLimit>,
         objective: Objective,
     ) -> Result<Self> {
-        let (batch, _, height, width) = latents.size4()?;
-        let scale = vae.config.spatial_scale();
-        let extents = [batch as u32, 1, height as u32 * scale, width as u32 * scale];
-        let request = request(machine, vae.model.clone(), extents, memory_limit.into(), objective);
-        let request = Request { hints: hints(vae), ..request };
-        let prices = Estimator::new(&vae.config, &request, machine);
-        Self::checked(machine, Stage::Decode, request, (scale, false), prices, Latents { vae, latents })
+        let (batch, channels, height, width) = latents.size4()?;
+        let shape = [batch, channels, height, width];
+        let quote = Quote::decode(&machine.basis(), vae, shape, memory_limit, objective)?;
+        Ok(Self::new_unchecked(machine, quote, Latents { vae, latents }))
     }
 }
 
@@ -202,20 +199,7 @@ impl<'a> EncodeJob<'a> {
         memory_limit: impl Into<MemoryLimit>,
         objective: Objective,
     ) -> Result<Self> {
-        let (config, model) = vae.encoding()?;
-        config.check(pictures)?;
-        let (batch, _, height, width) = pictures.size4()?;
-        let extents = [batch as u32, 1, height as u32, width as u32];
-        let request = request(machine, model, extents, memory_limit.into(), objective);
-        let request = Request { hints: hints(vae), ..request };
-        let prices = Estimator::encoding(&config, &request, machine);
-        let scale = config.spatial_scale();
-        Self::checked(machine, Stage::Encode, request, (scale, false), prices, Pictures { vae, config, pictures })
+        let (quote, config) = Quote::encode(&machine.basis(), vae, &pictures.size(), memory_limit, objective)?;
+        Ok(Self::new_unchecked(machine, quote, Pictures { vae, config, pictures }))
     }
-}
-
-/// The size in pixels that the model was trained at, if its configuration specifies it.
-fn hints(vae: &VaeFile) -> Vec<Hint> {
-    let trained = vae.config.sample_size.map(|size| Hint { name: "sample-size".into(), value: size.to_string() });
-    trained.into_iter().collect()
 }

@@ -9,7 +9,6 @@ use tilewright_torch::{Error::Torch, Pace, cancel::Scope, pieces::Rates};
 use crate::{
     Decided, Error, Failed, Finished, Job, Observer, Unfinished,
     capturing::{StageCapture, Values},
-    costs::Prices,
     pause::divides_operations,
     profiling::{Profiling, WHOLE},
     task::{AttemptContext, AttemptError, Attempted, Task, unless_files_changed},
@@ -67,7 +66,7 @@ pub(crate) fn run<W: Runnable, I, T: Task<W>>(
 ) -> Result<Finished<T::Output, W>, Unfinished<W>> {
     let Some(capturing) = observer.capturing() else { return carry_out(job, task, planner, observer, None) };
     task.keep_for_capture();
-    let mut stage = StageCapture::begin(capturing, job.stage);
+    let mut stage = StageCapture::begin(capturing, job.stage());
     let ended = carry_out(job, task, planner, observer, Some(&mut stage));
     match &ended {
         Ok(finished) => stage.end(task.inputs(), task.outputs(&finished.output), Some(&finished.record)),
@@ -106,7 +105,7 @@ fn carry_out<W: Runnable, I, T: Task<W>>(
             Ok((output, outcome)) => {
                 let profiling = std::mem::take(&mut run.profiling);
                 let finished = run.finish(task, output, outcome);
-                if let Some(profiled) = profiling.finish(machine, &finished.record, |plan| job.prices().layers(plan)) {
+                if let Some(profiled) = profiling.finish(machine, &finished.record, |plan| job.layers(plan)) {
                     observer.profiled(profiled);
                 }
                 return Ok(finished);
@@ -137,7 +136,7 @@ impl<'r, 'a, W: Runnable, I> Run<'r, 'a, W, I> {
     /// A job with its first decision.
     fn begin<T: Task<W>>(job: &'r Job<'a, W, I>, task: &T, planner: &'r mut dyn Planner<W>) -> Self {
         let under_way = task.under_way(None);
-        let mut decision = planner.decide(&job.question().going_on(under_way.as_ref()), job.costs.clone());
+        let mut decision = planner.decide(&job.question().going_on(under_way.as_ref()), job.costs());
         task.bind(&mut decision);
         let has_other_plans = task.resumed() > 0;
         let (attempts, failed, load) = (Vec::new(), Vec::new(), Duration::ZERO);
@@ -189,14 +188,14 @@ impl<'r, 'a, W: Runnable, I> Run<'r, 'a, W, I> {
             return Err(Error::Exhausted { attempts: self.attempts.len(), last: failure, advice });
         };
         self.decision = next;
-        self.has_other_plans |= W::is_continued(&self.job.request);
+        self.has_other_plans |= W::is_continued(self.job.request());
         Ok(())
     }
 
     /// Tells the observer what is about to be carried out, and at what expected cost.
     fn announce<T: Task<W>>(&self, task: &T, observer: &mut dyn Observer) {
         let Self { job, decision, .. } = self;
-        let expected = predict_cost(&*job.costs, &decision.plan).or_else(|| job.estimate(&decision.plan).ok());
+        let expected = predict_cost(&*job.costs(), &decision.plan).or_else(|| job.estimate(&decision.plan).ok());
         let steps_done = task.steps_done().unwrap_or(0);
         observer.decided(W::any(Decided { decision, expected: expected.as_ref(), steps_done }));
     }
@@ -231,8 +230,8 @@ impl<'r, 'a, W: Runnable, I> Run<'r, 'a, W, I> {
     fn renew<T: Task<W>>(&mut self, task: &T) {
         let under_way = task.under_way(Some(&self.decision.plan));
         let question = self.job.question().going_on(under_way.as_ref());
-        self.decision = self.planner.decide(&question, self.job.costs.clone());
-        self.has_other_plans |= W::is_continued(&self.job.request);
+        self.decision = self.planner.decide(&question, self.job.costs());
+        self.has_other_plans |= W::is_continued(self.job.request());
     }
 
     /// Puts the fallback plan in the place of a policy's that libtorch refused: the plan alone may
@@ -245,13 +244,13 @@ impl<'r, 'a, W: Runnable, I> Run<'r, 'a, W, I> {
         tracing::warn!(%error, plan = %self.decision.plan, "the plan can't be carried out");
         let under_way = task.under_way(Some(&self.decision.plan));
         let question = self.job.question().going_on(under_way.as_ref()).after(&self.attempts);
-        let own = self.planner.fallback(&question, &*self.job.costs);
+        let own = self.planner.fallback(&question, &*self.job.costs());
         let Some(mut own) = own.filter(|own| !task.is_alike(&own.plan, &self.decision.plan)) else { return false };
         if let Some(fallback) = &mut own.fallback {
             fallback.detail = format!("the policy's plan can't be carried out: {}", one_line(error));
         }
         self.decision = own;
-        self.has_other_plans |= W::is_continued(&self.job.request);
+        self.has_other_plans |= W::is_continued(self.job.request());
         true
     }
 
@@ -266,16 +265,16 @@ impl<'r, 'a, W: Runnable, I> Run<'r, 'a, W, I> {
         let question = job.question().going_on(under_way.as_ref()).after(&self.attempts);
         let is_new = |next: &Decision<W>| self.attempts.iter().all(|attempt| !task.is_alike(&attempt.plan, &next.plan));
         if attempts < PLANNER_ATTEMPTS {
-            let next = self.planner.decide(&question, job.costs.clone());
+            let next = self.planner.decide(&question, job.costs());
             if is_new(&next) {
                 return Some(next);
             }
         }
-        let own = self.planner.fallback(&question, &*job.costs).filter(is_new);
+        let own = self.planner.fallback(&question, &*job.costs()).filter(is_new);
         if own.is_some() || !(PLANNER_ATTEMPTS..PLANNER_ATTEMPTS_ALONE).contains(&attempts) {
             return own;
         }
-        Some(self.planner.decide(&question, job.costs.clone())).filter(is_new)
+        Some(self.planner.decide(&question, job.costs())).filter(is_new)
     }
 }
 

@@ -1,34 +1,28 @@
 //! The states of texts by one encoder: the decisions about its run, and the attempts to carry them
 //! out.
 
-mod costs;
-
 use std::{path::Path, sync::Arc, time::Duration};
 
 use serde::Serialize;
 use tilewright_wording::Setting;
 
 use tch::{Device, Tensor};
-use tilewright_models::{EncoderFile, EncoderStates, LoadedEncoder};
-use tilewright_plan::{Failure, Objective, Planner, Release, Stage, Text, TextOutcome, TextPlan, TextRequest};
+use tilewright_models::{ComputeFormat, EncoderFile, EncoderStates, LoadedEncoder, transformer::Residency};
+use tilewright_plan::{Failure, Objective, Place, Planner, Release, Stage, Text, TextOutcome, TextPlan};
+use tilewright_prices::{AskStore, Quote, Stored, TextsShape, check_lengths, format, is_held_alike};
 use tilewright_torch::{
     device, non_finite,
     profile::{self, Part},
 };
 
-pub use self::costs::TextPrices;
-use self::costs::{format, is_held_alike, model};
 use crate::{
-    Finished, Job, Machine, Observer, Result, Unfinished, WeightStore,
+    Finished, Job, Machine, Observer, Result, Unfinished, WeightKey, WeightStore,
     capturing::{Inputs, Values},
     profiling::repeated,
     run::{is_hopeless, run},
     task::{Allowance, AttemptContext, AttemptError, Attempted, Task, load, measure, settle},
     work::{Attempts, Runnable},
 };
-
-/// The most tokens of a text that models are trained with.
-pub(crate) const USUAL_TOKENS: i64 = 512;
 
 /// Texts for one encoder.
 #[derive(Clone, Copy, Debug)]
@@ -48,10 +42,28 @@ pub struct Texts<'a> {
 pub type TextJob<'a> = Job<'a, Text, Texts<'a>>;
 
 impl Runnable for Text {
-    type Prices = TextPrices;
-
     fn with_attempts(outcome: TextOutcome, Attempts { count, load, .. }: Attempts) -> TextOutcome {
         TextOutcome { attempts: count, load, ..outcome }
+    }
+}
+
+impl<'a> Texts<'a> {
+    /// The weights of a plan, as their store knows them.
+    fn key(&self, device: Device, place: Place, format: ComputeFormat, residency: Residency) -> WeightKey {
+        let device = if place == Place::Host { Device::Cpu } else { device };
+        WeightKey::of_transformer(self.encoder.file(), device, format, residency)
+    }
+
+    /// The answers of the store, for an encoder on this device or on the host.
+    fn ask_store(self, device: Device) -> impl Fn(Place, ComputeFormat, Residency, u64) -> Stored {
+        move |place, format, residency, bytes| {
+            let key = self.key(device, place, format, residency);
+            Stored { may_stay: self.weights.may_keep(key.device, bytes), is_idle: self.weights.has_idle(&key) }
+        }
+    }
+
+    fn shaped<'s>(&'s self, shapes: Vec<[i64; 2]>, store: AskStore<'s>) -> TextsShape<'s> {
+        TextsShape { encoder: self.encoder, shapes, left_out: self.left_out, store }
     }
 }
 
@@ -71,13 +83,10 @@ impl<'a> TextJob<'a> {
     ) -> Result<Self> {
         let shapes = texts.embedded.iter().map(|text| text.size3().map(|(samples, tokens, _)| [samples, tokens]));
         let shapes = shapes.collect::<std::result::Result<Vec<_>, _>>()?;
-        let tokens = shapes.iter().map(|[samples, tokens]| (samples * tokens) as u32).collect();
-        let prices = TextPrices::new(machine, host, &texts, shapes)?;
-        prices.check(memory_limit)?;
-        let request =
-            TextRequest { model: model(texts.encoder), tokens, memory_limit, objective, host: machine.host_memory() };
-        let capabilities = prices.capabilities();
-        Ok(Self::new_unchecked(machine, Stage::Text, request, capabilities, prices, texts))
+        let (basis, host) = (machine.basis(), host.map(Machine::basis));
+        let store = texts.ask_store(machine.device);
+        let quote = Quote::text(&basis, host.as_ref(), texts.shaped(shapes, &store), memory_limit, objective)?;
+        Ok(Self::new_unchecked(machine, quote, texts))
     }
 
     /// Checks texts by their tokens, before they are embedded: the vectors of a long one take
@@ -92,11 +101,10 @@ impl<'a> TextJob<'a> {
         tokens: &[i64],
         memory_limit: u64,
     ) -> Result<()> {
-        if tokens.iter().all(|tokens| *tokens <= USUAL_TOKENS) {
-            return Ok(());
-        }
         let shapes = tokens.iter().map(|tokens| [1, *tokens]).collect();
-        TextPrices::new(machine, host, &texts, shapes)?.check(memory_limit)
+        let (basis, host) = (machine.basis(), host.map(Machine::basis));
+        let store = texts.ask_store(machine.device);
+        Ok(check_lengths(&basis, host.as_ref(), texts.shaped(shapes, &store), memory_limit)?)
     }
 
     /// Decides and carries out: the encoder is loaded, run on each text and let go, unless the plan
@@ -174,14 +182,14 @@ impl Task<Text> for TextTask<'_> {
         context: &mut AttemptContext<'_, Text>,
     ) -> Attempted<(Self::Output, TextOutcome)> {
         let _no_grad = tch::no_grad_guard();
-        let (prices, request) = (self.job.prices(), &self.job.request);
+        let (prices, request) = (self.job.prices(), self.job.request());
         let Texts { encoder, weights: store, embedded, .. } = self.job.input;
         let seat = prices.seat(plan.place)?;
-        let on = seat.device;
+        let on = if seat.place == Place::Host { Device::Cpu } else { self.job.machine.device };
         let residency = prices.residency(plan)?;
         let weights = prices.weight_bytes(plan)?;
         let format = format(plan.precision)?;
-        let key = prices.key(plan)?;
+        let key = self.job.input.key(on, seat.place, format, residency);
         // The memory of a host beside a device has its own bounds.
         let limit = match (seat.is_apart, request.host.free_bytes) {
             (true, 0) => u64::MAX,

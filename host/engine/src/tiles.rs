@@ -11,7 +11,7 @@ use tilewright_torch::{
 };
 
 use crate::{
-    Grid, Result, VaeFile,
+    Axis, Grid, Result, VaeFile,
     task::{AttemptContext, AttemptError, Attempted, settle, trim_between},
     weights::Lease,
 };
@@ -107,7 +107,7 @@ impl<D: Direction> Pass<'_, '_, D> {
         let (pixels, input) = (|extent: u32| i64::from(extent), |extent: u32| i64::from(extent * out / into));
         let shape = [samples, self.direction.out(), pixels(grid.rows.extent), pixels(grid.columns.extent)];
         let output = Tensor::f_zeros(shape, (Kind::Float, self.device))?;
-        let [row_weights, column_weights] = grid.ramps(self.device)?;
+        let [row_weights, column_weights] = ramps(&grid, self.device)?;
         let places: Vec<(i64, usize, usize)> =
             (0..samples).flat_map(|sample| grid.tiles().map(move |(row, column)| (sample, row, column))).collect();
         let all = places.len() as f64;
@@ -159,4 +159,13 @@ impl<D: Direction> Pass<'_, '_, D> {
     fn trim(&self) -> Result<()> {
         trim_between(self.device, self.plan.release)
     }
+}
+
+/// The weights of a grid's rows and of its columns, for tiles [.., H, W] on a device.
+pub(crate) fn ramps(grid: &Grid, device: Device) -> Result<[Vec<Tensor>; 2]> {
+    let of = |axis: &Axis, shape: [i64; 4]| -> Result<Vec<Tensor>> {
+        let tensor = |weights: &Vec<f32>| Ok(Tensor::f_from_slice(weights)?.f_to_device(device)?.f_view(shape)?);
+        axis.weights().iter().map(tensor).collect()
+    };
+    Ok([of(&grid.rows, [1, 1, -1, 1])?, of(&grid.columns, [1, 1, 1, -1])?])
 }

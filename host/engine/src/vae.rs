@@ -1,14 +1,13 @@
 //! An autoencoder's file: opened and understood, its weights loaded when a plan says in which type.
 
-use std::{path::Path, time::Duration};
+use std::{ops::Deref, path::Path, time::Duration};
 
 use serde::Serialize;
 use tch::Device;
 use tilewright_models::{
-    Checkpoint, ComputeFormat, Destination, Family, HalfConfig, Identity, Latent, LatentFile, LoadStep, Loaded,
-    Scaling, kl, transformer::Residency, wan_vae,
+    ComputeFormat, Destination, HalfConfig, Latent, LoadStep, Loaded, kl, transformer::Residency, wan_vae,
 };
-use tilewright_plan::{Model, Outcome};
+use tilewright_plan::Outcome;
 use tilewright_torch::{device::synchronize, kernels, memory};
 
 use crate::{
@@ -17,15 +16,10 @@ use crate::{
     weights::{Budget, Lease, Part, WeightKey, WeightStore},
 };
 
-/// The file of an autoencoder whose decoder can be run.
+/// The file of an autoencoder, and the store of its weights.
 #[derive(Debug)]
 pub struct VaeFile<A: Autoencoder = kl::Config> {
-    file: Checkpoint,
-    identity: Identity,
-    /// The architecture.
-    pub config: A,
-    /// The facts about the decoder that policies receive.
-    pub model: Model,
+    file: tilewright_prices::VaeFile<A>,
     /// The store that loaded weights are leased from.
     weights: WeightStore,
 }
@@ -33,17 +27,23 @@ pub struct VaeFile<A: Autoencoder = kl::Config> {
 /// The file of an autoencoder of clips.
 pub type VideoVaeFile = VaeFile<wan_vae::Config>;
 
+/// All that the file is known to be.
+impl<A: Autoencoder> Deref for VaeFile<A> {
+    type Target = tilewright_prices::VaeFile<A>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.file
+    }
+}
+
 impl<A: Autoencoder> VaeFile<A> {
-    /// Opens a file and reads the architecture off its tensors' names and shapes.
+    /// Opens a file, as [`tilewright_prices::VaeFile::open`].
     ///
     /// # Errors
-    /// The file is unsound, or holds no decoder that can be run; as [`Autoencoder::read_with`].
+    /// The same.
     pub fn open(path: &Path, overrides: Overrides) -> Result<Self> {
-        let file = Checkpoint::open(path).map_err(tilewright_models::Error::from)?;
-        let identity = Identity::of_decoder(&file)?;
-        let config = A::read_with(&file, &identity, overrides)?;
-        let model = config.model(config.family(), &file, &identity);
-        Ok(Self { file, identity, config, model, weights: WeightStore::new(Budget::Last) })
+        let file = tilewright_prices::VaeFile::open(path, overrides)?;
+        Ok(Self { file, weights: WeightStore::new(Budget::Last) })
     }
 
     /// Leases weights from this store, which other models may share, instead of from one of its
@@ -63,18 +63,6 @@ impl<A: Autoencoder> VaeFile<A> {
         step: LoadStep<'_>,
     ) -> Result<(Lease<Loaded<A>>, Duration)> {
         self.lease(Part::Decoder, &self.config, format, device, step)
-    }
-
-    /// The encoder's architecture, and the facts about it that policies receive.
-    ///
-    /// # Errors
-    /// The file holds no encoder, lacks tensors of it, or has them in a type that can't be computed
-    /// from.
-    pub fn encoding(&self) -> Result<(A::Encoder, Model)> {
-        let encoder = A::Encoder::read(&self.file, &self.identity)?;
-        encoder.check_weights(&self.file, &self.identity)?;
-        let model = encoder.model(self.config.family(), &self.file, &self.identity);
-        Ok((encoder, model))
     }
 
     /// The encoder, as [`Self::decoder`].
@@ -97,7 +85,7 @@ impl<A: Autoencoder> VaeFile<A> {
         step: LoadStep<'_>,
     ) -> Result<(Lease<Loaded<C>>, Duration)> {
         let bytes = config.weight_bytes(format, &kernels(device))?;
-        let (file, residency) = (self.file.id().clone(), Residency::Expanded);
+        let (file, residency) = (self.checkpoint().id().clone(), Residency::Expanded);
         let key = WeightKey { file, part, device, format, residency };
         let mut step = |share| {
             pause::pause(pause::LOAD);
@@ -105,7 +93,7 @@ impl<A: Autoencoder> VaeFile<A> {
         };
         let leased = self.weights.lease(&key, bytes, || {
             let destination = Destination::with_steps(device, &mut step);
-            let network = Loaded::load(&self.file, &self.identity, config, format, destination)?;
+            let network = Loaded::load(self.checkpoint(), self.identity(), config, format, destination)?;
             synchronize(device)?;
             Ok(network)
         });
@@ -134,46 +122,12 @@ impl<A: Autoencoder> VaeFile<A> {
             vae: &'a Path,
             family: String,
         }
-        Facts { vae: self.file.path(), family: self.identity.family.to_string() }
-    }
-
-    /// Checks that the file is as it was when it was opened.
-    pub(crate) fn check_unchanged(&self) -> Result<()> {
-        Ok(self.file.check_unchanged().map_err(tilewright_models::Error::from)?)
-    }
-
-    /// True if the file is as it was, and is still in its place.
-    pub fn is_current(&self) -> bool {
-        self.file.is_current()
+        Facts { vae: self.checkpoint().path(), family: self.identity().family.to_string() }
     }
 
     /// Frees the weights that no task uses.
     pub fn release(&self) {
-        self.weights.forget(self.file.id());
-    }
-
-    /// The way from latents saved by diffusers into the autoencoder's own space, if the family
-    /// specifies it.
-    pub fn scaling(&self) -> Option<Scaling> {
-        self.config.scaling()
-    }
-
-    /// Opens a latent and compares its header with the model, before its values are read.
-    ///
-    /// # Errors
-    /// The file is unsound or of another model.
-    pub fn open_latent(&self, path: &Path, tensor: Option<&str>) -> Result<LatentFile> {
-        let file = LatentFile::open(path, tensor)?;
-        file.check(&self.config)?;
-        Ok(file)
-    }
-
-    /// Checks that the decoder's weights can be loaded, by their names, shapes and types.
-    ///
-    /// # Errors
-    /// The first tensor that is missing or can't be computed from.
-    pub fn check_weights(&self) -> Result<()> {
-        Ok(self.config.check_weights(&self.file, &self.identity)?)
+        self.weights.forget(self.checkpoint().id());
     }
 
     /// Checks that a latent is of this model.
@@ -182,12 +136,5 @@ impl<A: Autoencoder> VaeFile<A> {
     /// It is of another one.
     pub fn check(&self, latent: &Latent) -> Result<()> {
         Ok(latent.check(&self.config)?)
-    }
-}
-
-impl VaeFile<kl::Config> {
-    /// The family, and another one that the file may be of as far as its names and shapes tell.
-    pub fn families(&self) -> (Family, Option<Family>) {
-        (self.config.family, self.identity.or_family.filter(|_| self.config.family == self.identity.family))
     }
 }

@@ -3,18 +3,14 @@
 use std::time::Duration;
 
 use tilewright_plan::{Decision, FailedAttempt, Layout, VariantOf, Work, any};
-
-use crate::costs::Prices;
+use tilewright_prices::Priced;
 
 /// A kind of work that the engine carries out.
 pub trait Runnable:
-    Work
+    Priced
     + for<'a> VariantOf<AnyDecided<'a>, Variant = Decided<'a, Self>>
     + for<'a> VariantOf<AnyFailed<'a>, Variant = Failed<'a, Self>>
 {
-    /// The prices of its plans for one job.
-    type Prices: Prices<Self>;
-
     /// The memory order of a plan that sets it.
     fn layout(_plan: &Self::Plan) -> Option<Layout> {
         None

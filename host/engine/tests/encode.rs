@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 
 use scripted::{Quiet, Scripted, alone, cases, flux, is_spared, largest, machine, plan, single, square, vae};
 use tch::{Kind, Tensor};
-use tilewright_engine::{Cancelled, DecodeJob, EncodeJob, Error, Grid, Observer, VaeFile};
+use tilewright_engine::{Cancelled, DecodeJob, EncodeJob, Error, Grid, Observer, Refusal, VaeFile};
 use tilewright_fixtures::{example, fixture};
 use tilewright_models::Checkpoint;
 use tilewright_plan::{Dtype, Failure, Layout, Objective, Plan, Precision, Space, Stage, Tile};
@@ -194,7 +194,7 @@ fn what_does_not_fit_whole_is_encoded_in_tiles_at_a_third_of_it() {
     assert_eq!(in_use(), before, "everything was given back");
     // Not even the leanest.
     let refused = EncodeJob::new(machine(), &vae, &pictures, 1_u64 << 16, Objective::Leanest).unwrap_err();
-    assert!(matches!(refused, Error::DoesNotFit { .. }) && refused.is_input(), "{refused}");
+    assert!(matches!(refused, Error::Refused(Refusal::DoesNotFit { .. })) && refused.is_input(), "{refused}");
 }
 
 #[test]

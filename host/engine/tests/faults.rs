@@ -9,7 +9,7 @@ use scripted::{
     stored_latent, vae,
 };
 use tch::Tensor;
-use tilewright_engine::{Cancelled, DecodeJob, Error, Observer, VaeFile};
+use tilewright_engine::{Cancelled, DecodeJob, Error, Observer, Refusal, VaeFile};
 use tilewright_fixtures::fixture;
 use tilewright_models::Checkpoint;
 use tilewright_plan::{Dtype, Failure, FallbackReason, Layout, Objective, Plan, Precision, Space};
@@ -159,7 +159,7 @@ fn a_limit_that_nothing_fits_in_says_the_least_that_does() {
         let refused = DecodeJob::new(machine(), &vae, &latents, 1_u64 << 16, Objective::Leanest).unwrap_err();
         assert!(refused.is_input());
         let message = refused.to_string();
-        let Error::DoesNotFit { limit, least, tile, .. } = refused else { panic!("{message}") };
+        let Error::Refused(Refusal::DoesNotFit { limit, least, tile, .. }) = refused else { panic!("{message}") };
         assert_eq!(limit, 1 << 16);
         assert!(message.contains("64.0 KiB") && message.contains(&format!("tiles of {tile} pixels")), "{message}");
         assert!(DecodeJob::new(machine(), &vae, &latents, least - 1, Objective::Leanest).is_err());

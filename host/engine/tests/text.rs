@@ -9,7 +9,9 @@ use std::{
 
 use scripted::{Quiet, Script, alone, machine};
 use tch::{Device, Kind, Tensor};
-use tilewright_engine::{AnyDecided, AnyFailed, Budget, Cancelled, Error, Observer, TextJob, Texts, WeightStore};
+use tilewright_engine::{
+    AnyDecided, AnyFailed, Budget, Cancelled, Error, Observer, Refusal, TextJob, Texts, WeightStore,
+};
 use tilewright_fixtures::fixture;
 use tilewright_models::{Checkpoint, EncoderFile};
 use tilewright_plan::{Dtype, Failure, Objective, Place, Precision, Stage, Text, TextPlan, WeightForm};
@@ -142,7 +144,7 @@ fn too_little_memory_is_said() {
     let store = WeightStore::new(Budget::Last);
     let texts = Texts { encoder: &encoder, weights: &store, embedded: &embedded, left_out: 1 };
     let error = TextJob::new(machine(), None, texts, 1 << 16, Objective::Balanced).unwrap_err();
-    assert!(matches!(error, Error::EncoderDoesNotFit { .. }), "{error}");
+    assert!(matches!(error, Error::Refused(Refusal::EncoderDoesNotFit { .. })), "{error}");
     assert!(error.to_string().contains("too little for T5 of width 64"), "{error}");
 }
 
@@ -155,7 +157,7 @@ fn a_text_that_is_too_long_is_said_with_what_fits() {
     let limit = 64 << 20;
     let check = |tokens: &[i64]| TextJob::check_lengths(machine(), None, texts, tokens, limit);
     let error = check(&[256, 1 << 20]).unwrap_err();
-    let Error::PromptTooLong { tokens, most, .. } = error else { panic!("{error}") };
+    let Error::Refused(Refusal::PromptTooLong { tokens, most, .. }) = error else { panic!("{error}") };
     assert!(tokens == 1 << 20 && most > 512, "{error}");
     let words = format!("the prompt is too long: it has 1048576 tokens for T5 of width 64, and about {most} fit");
     assert!(error.to_string().starts_with(&words), "{error}");
@@ -163,7 +165,7 @@ fn a_text_that_is_too_long_is_said_with_what_fits() {
     assert!(check(&[256, most]).is_ok() && check(&[256, most + 1]).is_err());
     // If not even a usual prompt fits, the prompt is not at fault.
     let error = TextJob::check_lengths(machine(), None, texts, &[1 << 20], 1 << 16).unwrap_err();
-    assert!(matches!(error, Error::EncoderDoesNotFit { .. }), "{error}");
+    assert!(matches!(error, Error::Refused(Refusal::EncoderDoesNotFit { .. })), "{error}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use scripted::{Quiet, Scripted, alone, flux, latent, machine, plan, single, squa
 use tch::{Device, Kind, Tensor};
 use tilewright_engine::{
     Budget, Cancelled, ClipEncodeJob, ClipExtents, ClipJob, DecodeJob, EncodeJob, Error, MemoryLimit, Observer,
-    Overrides, Sink, Usage, VideoVaeFile, WeightStore,
+    Overrides, Refusal, Sink, Usage, VideoVaeFile, WeightStore,
 };
 use tilewright_fixtures::{example, fixture};
 use tilewright_plan::{Dtype, Failure, Layout, Objective, Plan, Precision, Record, Space};
@@ -188,7 +188,7 @@ fn a_limit_that_counts_weights_leaves_less_for_the_rest() {
     assert!(tight.outcome.unwrap().peak_bytes <= limit);
 
     let least = |counts_weights| match job(1 << 16, counts_weights).unwrap_err() {
-        error @ Error::DoesNotFit { least, .. } => (least, error.to_string()),
+        error @ Error::Refused(Refusal::DoesNotFit { least, .. }) => (least, error.to_string()),
         other => panic!("{other}"),
     };
     let ((aside, said_aside), (within, said_within)) = (least(false), least(true));

@@ -1,11 +1,12 @@
 //! [`Kernels`].
 
+use serde::{Deserialize, Serialize};
 use tilewright_plan::Dtype;
 
 use crate::Stored;
 
 /// The kernels that a process has on a device, and what decides on the bytes that they hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kernels {
     /// True if tensors are in host memory.
     pub on_cpu: bool,

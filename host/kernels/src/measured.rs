@@ -139,6 +139,13 @@ impl Measured {
         self.speeds.iter().filter(|speed| speed.dtype == dtype).map(|speed| speed.flops_per_second).reduce(f64::max)
     }
 
+    /// True if every rate is one that a device can have, and f32 was measured.
+    pub fn is_sound(&self) -> bool {
+        let sound = |rate: f64| rate.is_finite() && rate > 0.0;
+        let rates = self.speeds.iter().flat_map(|speed| [speed.flops_per_second, speed.attention_flops_per_second]);
+        rates.chain([self.bytes_per_second]).all(sound) && self.best(Dtype::F32).is_some()
+    }
+
     /// The types no slower than f32 (to within 3 %, the probe's noise), fastest first. After a
     /// hurried measurement, f32 and those that are clearly faster: a narrow type costs precision.
     pub fn fast_dtypes(&self) -> Vec<Dtype> {

@@ -6,6 +6,7 @@ use std::{
 };
 
 use thiserror::Error;
+#[cfg(feature = "torch")]
 use tilewright_models::Origin;
 use tilewright_sampling::Error as SamplingError;
 use tilewright_wording::Setting;
@@ -17,9 +18,15 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, Error)]
 pub enum Error {
     /// A file is unsound or of the wrong kind, or the device failed.
+    #[cfg(feature = "torch")]
     #[error(transparent)]
     Engine(#[from] tilewright_engine::Error),
+    /// A file is unsound or of the wrong kind, or the request has no plan.
+    #[cfg(not(feature = "torch"))]
+    #[error(transparent)]
+    Refused(#[from] tilewright_prices::Error),
     /// A capture can't be read.
+    #[cfg(feature = "torch")]
     #[error(transparent)]
     Capture(#[from] tilewright_capture::Error),
     /// Frames can't be read or written.
@@ -62,6 +69,7 @@ pub enum Error {
     #[error(transparent)]
     Text(#[from] tilewright_tokenizer::Error),
     /// A text encoder's run ended without states.
+    #[cfg(feature = "torch")]
     #[error(transparent)]
     Encoder(Box<crate::UnfinishedRun>),
     /// A part of the model is missing.
@@ -137,8 +145,14 @@ impl Error {
     /// True if the arguments or files are wrong, false if the work failed.
     pub fn is_input(&self) -> bool {
         match self {
+            #[cfg(feature = "torch")]
             Error::Engine(error) => error.is_input(),
+            #[cfg(feature = "torch")]
             Error::Encoder(unfinished) => unfinished.error.is_input(),
+            #[cfg(feature = "torch")]
+            Error::Capture(_) => true,
+            #[cfg(not(feature = "torch"))]
+            Error::Refused(_) => true,
             Error::Media(error) => error.is_input(),
             // A link of the user's files that leads nowhere, for one.
             Error::Read { source, .. } => source.kind() == ErrorKind::NotFound,
@@ -150,7 +164,6 @@ impl Error {
             | Error::Text(_)
             | Error::Unscaled(_)
             | Error::NoScaling { .. }
-            | Error::Capture(_)
             | Error::Input { .. }
             | Error::Setting { .. }
             | Error::KeptPlan { .. } => true,
@@ -163,23 +176,33 @@ impl Error {
     }
 
     /// Refuses a latent that carries no scaling, as ComfyUI's do.
+    #[cfg(feature = "torch")]
     pub(crate) fn check_carries_scaling(origin: Origin, path: &std::path::Path) -> Result<()> {
         if origin == Origin::Plain { Ok(()) } else { Err(Error::Unscaled(path.to_owned())) }
     }
 }
 
-impl From<tilewright_models::Error> for Error {
-    fn from(error: tilewright_models::Error) -> Self {
+#[cfg(feature = "torch")]
+impl From<tilewright_prices::Error> for Error {
+    fn from(error: tilewright_prices::Error) -> Self {
         Error::Engine(error.into())
     }
 }
 
+impl From<tilewright_models::Error> for Error {
+    fn from(error: tilewright_models::Error) -> Self {
+        tilewright_prices::Error::from(error).into()
+    }
+}
+
+#[cfg(feature = "torch")]
 impl From<tilewright_torch::Error> for Error {
     fn from(error: tilewright_torch::Error) -> Self {
         Error::Engine(error.into())
     }
 }
 
+#[cfg(feature = "torch")]
 impl From<tch::TchError> for Error {
     fn from(error: tch::TchError) -> Self {
         Error::Engine(error.into())

@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use tilewright_engine::{Job, Machine, Runnable};
+#[cfg(feature = "torch")]
+use tilewright_engine::{Job, Runnable};
 use tilewright_history::{Error, History, Kept, ProfileSummary, Query};
 use tilewright_plan::{Record, Stage};
+use tilewright_prices::{Priced, Quote};
 
 /// The most trials that a policy receives for one decision: as many as the sandbox passes at once.
 const MOST_TRIALS: u32 = 256;
@@ -35,11 +37,11 @@ impl Trials {
         Self { history: None, device: String::new(), has_failed: false, report: Box::new(|_| {}) }
     }
 
-    /// The history in a file, for a device; faults go to `report`. Without `creates`, a missing
+    /// The history in a file, for a device by its fingerprint; faults go to `report`. Without `creates`, a missing
     /// file stays missing.
-    pub fn open(path: &Path, machine: &Machine, creates: bool, report: impl FnMut(HistoryFault) + 'static) -> Self {
+    pub fn open(path: &Path, fingerprint: &str, creates: bool, report: impl FnMut(HistoryFault) + 'static) -> Self {
         let mut trials =
-            Self { history: None, device: machine.fingerprint.clone(), has_failed: false, report: Box::new(report) };
+            Self { history: None, device: fingerprint.to_owned(), has_failed: false, report: Box::new(report) };
         let opened = if creates { History::open(path).map(Some) } else { History::existing(path) };
         match opened {
             Ok(history) => trials.history = history,
@@ -49,9 +51,16 @@ impl Trials {
     }
 
     /// A job whose policy sees what was measured before of its like.
+    #[cfg(feature = "torch")]
     pub fn remind<'a, W: Kept + Runnable, I>(&mut self, job: Job<'a, W, I>) -> Job<'a, W, I> {
         let before = self.before::<W>(job.stage(), job.request());
         job.with_history(&before)
+    }
+
+    /// A quote whose policy sees what was measured before of its like.
+    pub fn remind_quote<W: Kept + Priced>(&mut self, quote: Quote<W>) -> Quote<W> {
+        let before = self.before::<W>(quote.stage(), quote.request());
+        quote.with_history(&before)
     }
 
     /// Earlier measurements on this device for this model at about this size, newest first.

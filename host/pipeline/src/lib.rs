@@ -26,76 +26,114 @@
 //! | [`KeptPlan`] | the plan under which an interrupted decode continues |
 //! | [`FrameStore`] | frames kept in memory, to be compared |
 //! | [`Session`], [`Trials`] | a measured device, and the history of its runs |
+//!
+//! Without the feature `torch` there are models, requests and the history alone, for whoever prices
+//! stages and carries none out: nothing is linked with libtorch.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(feature = "torch"), allow(dead_code, reason = "parts of what is read serve stages that run"))]
 
+#[cfg(feature = "torch")]
 mod decode;
+#[cfg(feature = "torch")]
 mod delivery;
+#[cfg(feature = "torch")]
 mod description;
+#[cfg(feature = "torch")]
 mod encode;
 mod error;
+mod files;
+#[cfg(feature = "torch")]
 mod frames;
 mod history;
 mod identity;
+#[cfg(feature = "torch")]
 mod latent_map;
+#[cfg(feature = "torch")]
 mod latent_output;
 mod library;
 mod metadata;
 mod model;
+#[cfg(feature = "torch")]
 mod output;
+#[cfg(feature = "torch")]
 mod prompt;
 mod recipe;
+#[cfg(feature = "torch")]
 mod replay;
+#[cfg(feature = "torch")]
 mod resume;
 mod sample;
+#[cfg(feature = "torch")]
 mod session;
+#[cfg(feature = "torch")]
 mod source;
+#[cfg(feature = "torch")]
 mod start_image;
 mod text;
 mod told;
+#[cfg(feature = "torch")]
 mod vae_job;
+#[cfg(feature = "torch")]
 mod workflow;
 
+#[cfg(feature = "torch")]
 pub use decode::Decode;
+#[cfg(feature = "torch")]
 pub use delivery::{Delivery, Writing};
+#[cfg(feature = "torch")]
 pub use description::Description;
+#[cfg(feature = "torch")]
 pub use encode::{Encode, EncodeInput, Encoded};
 pub use error::{Error, Result};
+#[cfg(feature = "torch")]
 pub use frames::{FrameStore, frame};
 pub use history::{HistoryFault, Trials};
 pub use identity::{LoraIdentity, ModelIdentity, PartIdentity};
+#[cfg(feature = "torch")]
 pub use latent_map::LatentMap;
+#[cfg(feature = "torch")]
 pub use latent_output::{LatentKind, LatentOutput};
 pub use library::{Content, ExtraFolder, Item, Keeping, Library, LibraryModel, Need, OtherName, Parts, Place};
-pub use metadata::{RECORD_KEYWORD, texts, without_file_texts};
+#[cfg(feature = "torch")]
+pub use metadata::texts;
+pub use metadata::{RECORD_KEYWORD, without_file_texts};
 pub use model::{Model, check_scaling, published_rate};
+#[cfg(feature = "torch")]
 pub use output::OutputWriter;
+#[cfg(feature = "torch")]
 pub use prompt::{PromptOutline, PromptPrice};
 pub use recipe::{NoRecipe, PARAMETERS_KEYWORD, RECIPE_KEYWORD, Recipe};
+#[cfg(feature = "torch")]
 pub use replay::{LayerDifference, LayersCompared, Replay, ReplayFiles, ReplayPlanners, Replayed, TensorDifference};
+#[cfg(feature = "torch")]
 pub use resume::{KeptPlan, fingerprint};
 pub use sample::{
-    Asked, Foreseen, KeptSample, LoraRequest, MASK, NOISY, NOISY_SIGMA, PacedSteps, PromptRequest, SampleModel,
-    SampleOutline, SampleRequest, Settings, Size, Steps, random_seed,
+    Asked, Foreseen, LoraRequest, MASK, NOISY, NOISY_SIGMA, PromptRequest, SampleModel, SampleOutline, SampleRequest,
+    Settings, Size, Steps, random_seed,
 };
+#[cfg(feature = "torch")]
+pub use sample::{KeptSample, PacedSteps};
+#[cfg(feature = "torch")]
 pub use session::Session;
+#[cfg(feature = "torch")]
 pub use source::EncodeSource;
+#[cfg(feature = "torch")]
 pub use start_image::{StartFile, StartImage, StartStage, VisionEncoder};
+#[cfg(feature = "torch")]
 pub use text::{
-    Conditioning, ConditioningOutput, EmbeddingFolder, Encoded as EncodedText, EncoderRun, KeptConditionings,
-    PlacedConditioning, Purpose, TextEncoders, TextPlanning, TextRequest, TextStage, UnfinishedRun, prompt_notes,
+    Conditioning, ConditioningOutput, Encoded as EncodedText, EncoderRun, KeptConditionings, PlacedConditioning,
+    TextPlanning, TextStage, UnfinishedRun,
 };
+pub use text::{EmbeddingFolder, Purpose, TextEncoders, TextRequest, prompt_notes};
 pub use told::Told;
+#[cfg(feature = "torch")]
 pub use vae_job::VaeJob;
 
 pub use tilewright_history::Kept;
 
-use tilewright_engine::Machine;
-
-/// The share of free memory that is used if nobody sets a limit.
-const SHARE_OF_FREE: f64 = 0.8;
-
 /// The memory limit in bytes of a device for which nobody sets one.
-pub fn default_limit(machine: &Machine) -> u64 {
-    (machine.facts.free_bytes as f64 * SHARE_OF_FREE) as u64
+#[cfg(feature = "torch")]
+pub fn default_limit(machine: &tilewright_engine::Machine) -> u64 {
+    tilewright_prices::default_limit(&machine.facts)
 }

@@ -1,13 +1,13 @@
 //! Texts that are written into pictures beside their pixels.
 
 use tilewright_media::{Texts, is_keyword};
-use tilewright_models::Latent;
 
 /// The keyword of the decision record among a PNG's text chunks.
 pub const RECORD_KEYWORD: &str = "tilewright";
 
 /// ComfyUI's workflow and the like, so that a picture can be dragged back into it.
-pub fn texts(latent: &Latent) -> Texts {
+#[cfg(feature = "torch")]
+pub fn texts(latent: &tilewright_models::Latent) -> Texts {
     without_file_texts(latent.texts.clone())
 }
 

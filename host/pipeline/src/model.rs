@@ -1,13 +1,28 @@
 //! An autoencoder's file, of pictures or of clips.
 
+/// The same expression for the autoencoder of either kind.
+macro_rules! of_vae {
+    ($model:expr, $vae:ident => $value:expr) => {
+        match $model {
+            Model::Picture($vae) => $value,
+            Model::Clip($vae) => $value,
+        }
+    };
+}
+
+#[cfg(feature = "torch")]
+mod tensors;
+
 use std::path::Path;
 
-use tch::Tensor;
-use tilewright_engine::{Overrides, VaeFile, VideoVaeFile, WeightStore, extents};
 use tilewright_media::{Kind, Shape};
-use tilewright_models::{Checkpoint, Extents, Family, Identity, Latent, LatentFile, Scaling};
+use tilewright_models::{Checkpoint, Extents, Family, Identity, LatentFile, Scaling};
+use tilewright_prices::{Overrides, extents};
 
-use crate::{Error, Result};
+use crate::{
+    Error, Result,
+    files::{VaeFile, VideoVaeFile},
+};
 
 /// Frames per second that the video models were trained on.
 const RATES: [(&str, u32); 2] = [("wan-2.1", 16), ("wan-2.2", 24)];
@@ -24,16 +39,6 @@ pub enum Model {
     Picture(Box<VaeFile>),
     /// An autoencoder of clips, and of single frames.
     Clip(Box<VideoVaeFile>),
-}
-
-/// The same expression for the autoencoder of either kind.
-macro_rules! of_vae {
-    ($model:expr, $vae:ident => $value:expr) => {
-        match $model {
-            Model::Picture($vae) => $value,
-            Model::Clip($vae) => $value,
-        }
-    };
 }
 
 impl Model {
@@ -56,21 +61,6 @@ impl Model {
             true => Model::Clip(Box::new(VideoVaeFile::open(path, overrides)?)),
             false => Model::Picture(Box::new(VaeFile::open(path, overrides)?)),
         })
-    }
-
-    /// Leases weights from this store, which other models may share, instead of from one of its
-    /// own.
-    #[must_use]
-    pub fn sharing(self, weights: &WeightStore) -> Self {
-        match self {
-            Model::Picture(vae) => Model::Picture(Box::new(vae.sharing(weights))),
-            Model::Clip(vae) => Model::Clip(Box::new(vae.sharing(weights))),
-        }
-    }
-
-    /// Frees the weights that no task uses.
-    pub fn release(&self) {
-        of_vae!(self, vae => vae.release())
     }
 
     /// True if its file is as it was when it was opened, and is still in its place.
@@ -136,25 +126,6 @@ impl Model {
         Ok(of_vae!(self, vae => vae.open_latent(path, tensor)?))
     }
 
-    /// Checks that a latent is of this model.
-    ///
-    /// # Errors
-    /// It is of another one.
-    pub fn check(&self, latent: &Latent) -> Result<()> {
-        Ok(of_vae!(self, vae => vae.check(latent))?)
-    }
-
-    /// Reads a latent of this model: its header is compared with the model, then the model's
-    /// weights are checked, then the values are read. A dry run refuses what the decode would.
-    ///
-    /// # Errors
-    /// The file is unsound or of another model, or the model's weights can't be loaded.
-    pub fn read_latent(&self, path: &Path, tensor: Option<&str>) -> Result<Latent> {
-        let file = self.open_latent(path, tensor)?;
-        self.check_weights()?;
-        Ok(file.read()?)
-    }
-
     /// Checks that the decoder's weights can be loaded, by their names, shapes and types.
     ///
     /// # Errors
@@ -174,32 +145,15 @@ impl Model {
         }
     }
 
-    /// The values of a latent of this model, as a [`crate::Decode`] takes them: [N, C, h, w] of
-    /// pictures, [N, C, T, h, w] of clips.
-    ///
-    /// # Errors
-    /// The latent is a clip, and the model one of pictures.
-    pub fn tensor(&self, latent: &Latent) -> Result<Tensor> {
-        Ok(match self {
-            Model::Picture(_) => latent.pictures()?,
-            Model::Clip(_) => latent.values.shallow_clone(),
-        })
-    }
-
-    /// The shape of a latent's output.
-    pub fn shape(&self, latent: &Latent) -> Shape {
-        self.shape_of(latent.extents())
-    }
-
     /// The shape of the output of latents [N, C, (T,) h, w].
     pub fn shape_of_latents(&self, latents: &[i64]) -> Shape {
         let of = |extent: i64| u32::try_from(extent).unwrap_or(u32::MAX);
         let [frames, height, width] = extents(latents).map(of);
         let samples = latents.first().map_or(0, |samples| of(*samples));
-        self.shape_of(Extents { samples, frames, height, width })
+        self.shape_of_extents(Extents { samples, frames, height, width })
     }
 
-    fn shape_of(&self, extents: Extents) -> Shape {
+    fn shape_of_extents(&self, extents: Extents) -> Shape {
         let scale = self.spatial_scale();
         let (frames, channels) = match self {
             Model::Picture(vae) => (1, vae.config.image_channels),
@@ -218,25 +172,6 @@ impl Model {
     /// known.
     pub fn scaling(&self) -> Option<Scaling> {
         of_vae!(self, vae => vae.scaling())
-    }
-
-    /// The scaling of a latent that carries one; `path` is the model's, for errors.
-    ///
-    /// # Errors
-    /// The latent carries no scaling, or the model's scaling is unknown.
-    pub fn known_scaling(&self, latent: &Latent, path: &Path) -> Result<Scaling> {
-        Error::check_carries_scaling(latent.origin, &latent.path)?;
-        check_scaling(self.scaling(), self.is_video(), path)
-    }
-
-    /// Undoes the scaling that a latent carries, as diffusers saves it; `path` is the model's, for
-    /// errors.
-    ///
-    /// # Errors
-    /// The latent carries no scaling, or the model's scaling is unknown.
-    pub fn unscale(&self, latent: &mut Latent, path: &Path) -> Result<()> {
-        let scaling = self.known_scaling(latent, path)?;
-        Ok(latent.unscale(&scaling)?)
     }
 }
 

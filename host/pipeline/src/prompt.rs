@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tch::Tensor;
-use tilewright_engine::{DenoiseQuote, Machine};
-use tilewright_plan::Objective;
+use tilewright_engine::{Machine, Quote};
+use tilewright_plan::{Denoise, Objective};
 use tilewright_torch::scalar;
 
 use crate::{Decode, Encode, EncodeInput, Foreseen, Model, Result, SampleModel, SampleOutline, SampleRequest};
@@ -49,8 +49,8 @@ impl<'a> PromptOutline<'a> {
     ///
     /// # Errors
     /// It does not fit.
-    pub fn denoise(&self, machine: &'a Machine, limit: u64, objective: Objective) -> Result<DenoiseQuote<'a>> {
-        Ok(DenoiseQuote::new(machine, &self.model.denoiser, &self.sample.shape, limit, objective)?)
+    pub fn denoise(&self, machine: &'a Machine, limit: u64, objective: Objective) -> Result<Quote<Denoise>> {
+        Ok(Quote::denoise(&machine.basis(), &self.model.denoiser, &self.sample.shape, limit, objective)?)
     }
 
     /// The least that the stages take.

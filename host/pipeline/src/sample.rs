@@ -2,38 +2,46 @@
 
 mod conditioning_shape;
 mod defaults;
+#[cfg(feature = "torch")]
 mod generated;
+#[cfg(feature = "torch")]
 mod inputs;
+#[cfg(feature = "torch")]
 mod kept;
 mod outline;
+#[cfg(feature = "torch")]
 mod paced;
+#[cfg(feature = "torch")]
 mod prepare;
 mod request;
 mod saved;
 mod settings;
 mod sizes;
+#[cfg(feature = "torch")]
+mod tensors;
 mod way;
 
 use std::path::{Path, PathBuf};
 
-use tch::Tensor;
-use tilewright_engine::{Denoiser, Finished, Sampled, Sampling, WeightStore, extents};
-use tilewright_media::Texts;
 use tilewright_models::{Checkpoint, DenoiserConfig, DenoiserFile, Error as ModelError, Lora, LoraFit, Scaling};
+use tilewright_prices::extents;
 
-pub(crate) use self::inputs::{CONDITION, IMAGE, POOLED, TEXT, check_conditioning, read};
+#[cfg(feature = "torch")]
+pub(crate) use self::conditioning_shape::{CONDITION, IMAGE, POOLED, TEXT};
+#[cfg(feature = "torch")]
+pub(crate) use self::inputs::{check_conditioning, read};
 use self::saved::Defaults;
 pub(crate) use self::saved::text_tokens;
 pub use self::{
+    conditioning_shape::{MASK, NOISY, NOISY_SIGMA},
     defaults::random_seed,
-    inputs::{MASK, NOISY, NOISY_SIGMA},
-    kept::KeptSample,
     outline::{Foreseen, SampleOutline},
-    paced::PacedSteps,
     request::{Asked, PromptRequest, SampleRequest, Size, Steps},
     settings::Settings,
 };
-use crate::{Error, LatentOutput, Model, Parts, Result};
+#[cfg(feature = "torch")]
+pub use self::{kept::KeptSample, paced::PacedSteps};
+use crate::{Error, Model, Parts, Result, files::Denoiser};
 
 /// The folders of a denoiser in a pipeline's, and that of its second expert.
 pub(crate) const FOLDERS: [&str; 2] = ["transformer", "unet"];
@@ -215,56 +223,6 @@ impl SampleModel {
         let [frames, height, width] = extents(latents).map(|extent| u32::try_from(extent).unwrap_or(u32::MAX));
         let frames = frames.saturating_sub(1).saturating_mul(time).saturating_add(1);
         [frames, height.saturating_mul(space), width.saturating_mul(space)]
-    }
-
-    /// A digest by which a later run of a sample is recognised as the same: by its input, and by
-    /// the settings that the user chose.
-    ///
-    /// # Errors
-    /// Memory is out.
-    pub fn fingerprint(&self, sampling: &Sampling, chosen: &[(&str, &str)]) -> Result<String> {
-        kept::fingerprint(self, sampling, chosen)
-    }
-
-    /// Leases weights from this store, which other models may share, instead of from one of its
-    /// own.
-    #[must_use]
-    pub fn sharing(self, weights: &WeightStore) -> Self {
-        Self { denoiser: self.denoiser.sharing(weights), ..self }
-    }
-
-    /// Latents of the model's own space in that of the VAE.
-    ///
-    /// # Errors
-    /// Memory is out.
-    pub fn to_vae(&self, latents: &Tensor) -> Result<Tensor> {
-        Ok(self.scaling.undo(latents)?)
-    }
-
-    /// Latents of the VAE's space in that of the model.
-    ///
-    /// # Errors
-    /// As [`Self::to_vae`].
-    pub fn from_vae(&self, latents: &Tensor) -> Result<Tensor> {
-        Ok(self.scaling.apply(latents)?)
-    }
-
-    /// Writes a sample's latents in the VAE's space with texts and its record, and the noise that
-    /// the last sigma leaves in them, if there is any. Returns the file's name.
-    ///
-    /// # Errors
-    /// Memory is out, or the file can't be written.
-    pub fn write(
-        &self,
-        output: &LatentOutput,
-        Finished { output: sampled, record, .. }: &Finished<Sampled, tilewright_plan::Denoise>,
-        texts: &Texts,
-    ) -> Result<PathBuf> {
-        let noisy = sampled.noisy.as_ref().map(|(noisy, sigma)| -> Result<_> {
-            Ok([(NOISY, noisy.shallow_clone()), (NOISY_SIGMA, Tensor::f_from_slice(&[*sigma])?)])
-        });
-        let noisy = noisy.transpose()?;
-        output.write_with(&self.to_vae(&sampled.latents)?, noisy.as_ref().map_or(&[], |noisy| noisy), texts, record)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tilewright_engine::{Error as EngineError, Job};
+use tilewright_engine::{Error as EngineError, Job, Refusal};
 use tilewright_plan::{Candidate, Capabilities, Cost, Plan, Planner, Record, Request, Stage, Vae};
 
 use crate::{Error, Result, Trials};
@@ -84,7 +84,7 @@ impl<P, C> VaeJob<'_, P, C> {
 /// error says the least.
 pub(crate) fn least_of(checked: Result<()>) -> Result<u64> {
     match checked {
-        Err(Error::Engine(EngineError::DoesNotFit { least, .. })) => Ok(least),
+        Err(Error::Engine(EngineError::Refused(Refusal::DoesNotFit { least, .. }))) => Ok(least),
         ended => ended.map(|()| 0),
     }
 }

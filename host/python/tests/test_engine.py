@@ -254,8 +254,9 @@ def test_bad_starts_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for text, words in [
         ("echo tilewright 9.9.0", "is version 9.9.0, and this package 0.1.0"),
         ("echo 'error: no libtorch 2.11 is here' >&2; exit 2", "no libtorch 2.11 is here"),
-        ("exit 1", "does not say its version"),
+        ("exit 1", "program: it ended before it listened, and said nothing"),
         ("case $1 in --version) echo tilewright 0.1.7;; *) echo 'error: the disk is on fire' >&2; exit 1;; esac", "the disk is on fire"),
+        ("case $1 in --version) echo tilewright 9.9.0;; *) echo 'error: --private?' >&2; exit 2;; esac", "is version 9.9.0"),
     ]:
         with pytest.raises(tilewright.ProgramError, match=words):
             tilewright.Engine(program=program(text)).start()
@@ -269,6 +270,48 @@ def test_bad_starts_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     with pytest.raises(tilewright.ProgramError, match="engine install"):
         tilewright.Engine().start()
+
+
+SERVICE = """#!{python}
+import http.server, os, socketserver, sys, threading
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = {body!r}
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def address_string(self):
+        return ""
+
+with socketserver.ThreadingUnixStreamServer(os.path.join(sys.argv[-1], "socket"), Answer) as server:
+    print("listening on", server.server_address, flush=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    sys.stdin.read()
+"""
+
+
+def test_what_runs_has_to_be_of_the_same_version(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    for body, words in [
+        (b'{"status": "alive", "version": "0.2.0"}', f"{program} is version 0.2.0, and this package 0.1.0"),
+        (b'{"status": "alive"}', f"{program}: it does not say its version"),
+        (b"no JSON", f"{program}: it does not say its version"),
+        (b'{"status": "alive", "version": "0.1.7"}', ""),
+    ]:
+        program.write_text(SERVICE.format(python=sys.executable, body=body))
+        program.chmod(0o755)
+        engine = tilewright.Engine(program=program)
+        if words:
+            with pytest.raises(tilewright.ProgramError, match=words):
+                engine.start()
+            assert engine.pid is None
+        else:
+            engine.start()
+            assert engine.pid is not None
+        engine.close()
 
 
 def test_a_model_that_is_missing_is_said() -> None:

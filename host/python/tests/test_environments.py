@@ -155,7 +155,8 @@ def test_an_install_says_what_is_fetched_and_is_found(
     assert leftovers(store) == []
     monkeypatch.setenv("PATH", "")
     program = _program.find_program()
-    assert program.is_relative_to(store / "current")
+    assert Path(program).is_relative_to(store / "current")
+    assert _program.installed_version(program) == VERSION
     # Run where it is now: it was made under another name.
     assert subprocess.run([program, "--version"], capture_output=True, text=True).stdout == f"tilewright {VERSION}\n"
 

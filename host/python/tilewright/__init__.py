@@ -5,10 +5,11 @@ Nothing is imported before it is used: the command `tilewright` begins here, too
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+# The module typing takes longer to import than all that the command does.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from .aio import AsyncClient as AsyncClient
     from .aio import AsyncJob as AsyncJob
     from .client import Client as Client
@@ -44,6 +45,8 @@ def __getattr__(name: str) -> Any:
     place = _PLACES.get(name)
     if place is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
     value = getattr(import_module(f"{__name__}.{place}"), name)
     globals()[name] = value
     return value

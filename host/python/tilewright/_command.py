@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ._program import find_program
+from ._program import NAME, find_program, installed_version
 from .errors import ProgramError
 
 #: What this package does itself.
@@ -19,11 +19,19 @@ def main() -> int:
         from ._environments import main as manage
 
         return manage(arguments[1:])
+    program = NAME
     try:
         program = find_program()
-        os.execv(program, [os.fspath(program), *arguments])
+        if arguments in (["--version"], ["-V"]):
+            # The program loads PyTorch before it answers anything.
+            version = installed_version(program)
+            if version is not None:
+                os.write(1, f"{NAME} {version}\n".encode())
+                return 0
+        os.execv(program, [program, *arguments])
     except ProgramError as error:
-        print(f"error: {error}", file=sys.stderr)
+        line = str(error)
     except OSError as error:
-        print(f"error: {program}: {error.strerror}", file=sys.stderr)
+        line = f"{program}: {error.strerror}"
+    os.write(2, f"error: {line}\n".encode(errors="surrogateescape"))
     return 2

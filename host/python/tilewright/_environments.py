@@ -45,10 +45,7 @@ def _engines() -> Store:
     Raises:
         TilewrightError: nobody says where the data folder is.
     """
-    try:
-        return Store(data_folder() / "engines")
-    except RuntimeError as error:
-        raise TilewrightError(f"{error}: name the data folder by XDG_DATA_HOME") from None
+    return Store(Path(data_folder(), "engines"))
 
 
 def _megabytes(count: int) -> str:

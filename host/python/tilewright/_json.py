@@ -1,4 +1,4 @@
-"""Messages: frozen dataclasses that are read from JSON and written to it."""
+"""Messages: frozen dataclasses that are read from JSON and written to it, to the byte as the program writes it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import functools
 import json
 import types
 import typing
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, Union, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from json.encoder import encode_basestring as quoted
+from math import isfinite
+from typing import Any, Literal, TypeVar, Union, cast
 
 Own = TypeVar("Own", bound="Message")
 
@@ -20,19 +22,42 @@ def _unchanged(value: Any) -> Any:
     return value
 
 
+def _of_kinds(kinds: Sequence[type[Message]]) -> Reader:
+    """How one of several messages is read: each has a field `kind` with a value of its own."""
+    named: dict[Any, type[Message]] = {}
+    for kind in kinds:
+        of = typing.get_type_hints(kind).get("kind")
+        if typing.get_origin(of) is Literal:
+            named.update(dict.fromkeys(typing.get_args(of), kind))
+
+    def read(value: Any) -> Any:
+        kind = named.get(cast(Mapping[str, Any], value).get("kind")) if isinstance(value, Mapping) else None
+        return value if kind is None else kind.from_json(cast(Mapping[str, Any], value))
+
+    return read
+
+
 def _reader(annotation: Any) -> Reader:
     """How values of a type are read. Fields and values that are not known are left as they are: a server may be newer
     than this package."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (Union, types.UnionType):
         kinds = [one for one in arguments if isinstance(one, type) and issubclass(one, Message)]
-        if len(kinds) == 1:
+        if len(kinds) > 1:
+            return _of_kinds(kinds)
+        if kinds:
             return _reader(kinds[0])
         sequences = [one for one in arguments if typing.get_origin(one) is tuple]
         return _reader(sequences[0]) if sequences else _unchanged
     if origin is tuple:
-        inner = _reader(arguments[0])
-        return lambda value: tuple(map(inner, cast("list[Any]", value))) if isinstance(value, list) else value
+        readers = [_reader(one) for one in arguments if one is not Ellipsis]
+        if Ellipsis in arguments:
+            return lambda value: tuple(map(readers[0], cast("list[Any]", value))) if isinstance(value, list) else value
+        return lambda value: (
+            tuple(read(one) for read, one in zip(readers, cast("list[Any]", value)))
+            if isinstance(value, list) and len(cast("list[Any]", value)) == len(readers)
+            else value
+        )
     if isinstance(annotation, type) and issubclass(annotation, Message):
         return lambda value: annotation.from_json(cast(Mapping[str, Any], value)) if isinstance(value, Mapping) else value
     return _unchanged
@@ -57,9 +82,52 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _number(value: float) -> str:
+    """A number as Rust's programs write it: the shortest digits, as in Python, but down to 1e-5 without an exponent,
+    whose own digits have no zeros before them."""
+    if not isfinite(value):
+        raise ValueError(f"{value} is no number of JSON")
+    text = repr(float(value))
+    if "e-0" not in text:
+        return text
+    digits, exponent = text.split("e-0")
+    if exponent != "5":
+        return f"{digits}e-{exponent}"
+    sign = "-" if digits.startswith("-") else ""
+    return f"{sign}0.0000{digits.lstrip('-').replace('.', '')}"
+
+
+def _written(value: Any) -> str:
+    """A value as compact JSON text."""
+    if isinstance(value, Message):
+        return "{" + ",".join([f"{quoted(key)}:{_written(inner)}" for key, inner in value.items()]) + "}"
+    if isinstance(value, str):
+        return quoted(value)
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return int.__repr__(value)
+    if isinstance(value, float):
+        return _number(value)
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join([_written(one) for one in cast("list[Any]", value)]) + "]"
+    if isinstance(value, Mapping):
+        pairs = cast(Mapping[str, Any], value).items()
+        return "{" + ",".join([f"{quoted(key)}:{_written(inner)}" for key, inner in pairs]) + "}"
+    raise TypeError(f"{type(value).__name__} can't be written as JSON")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Message:
-    """A frozen dataclass of this package's, with the field names of its JSON."""
+    """A frozen dataclass of this package's, with the field names of its JSON.
+
+    One that was read is written as it was: its fields in their order, and none that was absent.
+    """
+
+    #: The keys that it was read from, and the text that it was written as.
+    __slots__ = ("_keys", "_text")
 
     @classmethod
     def from_json(cls: type[Own], value: str | bytes | Mapping[str, Any]) -> Own:
@@ -75,16 +143,48 @@ class Message:
         fields = _fields(cls)
         known = {fields[key][0]: fields[key][1](inner) for key, inner in read.items() if key in fields}
         try:
-            return cls(**known)
+            message = cls(**known)
         except TypeError as error:
             raise ValueError(f"{cls.__name__}: {error}") from None
+        object.__setattr__(message, "_keys", tuple(key for key in read if key in fields))
+        return message
+
+    def items(self) -> Iterable[tuple[str, Any]]:
+        """The fields by their names in JSON. Of a message that was not read, those that are None are left out."""
+        fields = _fields(type(self))
+        keys: tuple[str, ...] | None = getattr(self, "_keys", None)
+        if keys is not None:
+            return [(key, getattr(self, fields[key][0])) for key in keys]
+        values = [(key, getattr(self, name)) for key, (name, _) in fields.items()]
+        return [(key, value) for key, value in values if value is not None]
 
     def to_dict(self) -> dict[str, Any]:
-        """The message as JSON's own types; what is None is left out."""
-        fields = _fields(type(self))
-        values = {key: getattr(self, name) for key, (name, _) in fields.items()}
-        return {key: _plain(value) for key, value in values.items() if value is not None}
+        """The message as JSON's own types."""
+        return {key: _plain(value) for key, value in self.items()}
 
     def to_json(self) -> str:
-        """The message as JSON text."""
-        return json.dumps(self.to_dict(), separators=(",", ":"))
+        """The message as compact JSON text."""
+        return _written(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = tuple(getattr(self, field.name) for field in dataclasses.fields(self))
+        return _restored, (type(self), values, getattr(self, "_keys", None))
+
+
+def _restored(kind: type[Message], values: tuple[Any, ...], keys: tuple[str, ...] | None) -> Message:
+    """A message that was pickled or copied."""
+    message = kind.__new__(kind)
+    for field, value in zip(dataclasses.fields(kind), values):
+        object.__setattr__(message, field.name, value)
+    if keys is not None:
+        object.__setattr__(message, "_keys", keys)
+    return message
+
+
+def text_of(message: Message) -> str:
+    """A message's JSON text, written once: for messages that are asked about again and again."""
+    text: str | None = getattr(message, "_text", None)
+    if text is None:
+        text = message.to_json()
+        object.__setattr__(message, "_text", text)
+    return text

@@ -1,14 +1,19 @@
-"""Where the program is, and how it is told from a library of another version."""
+"""Where the program is, and its version as far as the files beside it say.
+
+The command `tilewright` begins here: only modules that Python itself has loaded are imported, since each other one
+takes milliseconds.
+"""
 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 from .errors import ProgramError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: The environment variable that names the program.
 VARIABLE = "TILEWRIGHT_PROGRAM"
@@ -16,54 +21,69 @@ VARIABLE = "TILEWRIGHT_PROGRAM"
 #: The command's own name.
 NAME = "tilewright"
 
+#: Where the program is in a folder of packages.
+PLACE = os.path.join("tilewright_engine", "bin", NAME)
+
 MISSING = (
     "the program is not installed here: install it beside a PyTorch 2.11 by pip install 'tilewright[engine]', "
     "or into an environment of its own by tilewright engine install"
 )
 
 
-def data_folder() -> Path:
-    """The folder of private environments: `$XDG_DATA_HOME/tilewright` or `~/.local/share/tilewright`."""
-    named = os.environ.get("XDG_DATA_HOME", "")
-    base = Path(named) if os.path.isabs(named) else Path.home() / ".local" / "share"
-    return base / "tilewright"
+def data_folder() -> str:
+    """The folder of private environments: `$XDG_DATA_HOME/tilewright` or `~/.local/share/tilewright`.
+
+    Raises:
+        ProgramError: nobody says where it is.
+    """
+    base = os.environ.get("XDG_DATA_HOME", "")
+    if not os.path.isabs(base):
+        home = os.path.expanduser("~")
+        if not os.path.isabs(home):
+            raise ProgramError("this user has no home folder: name the data folder by XDG_DATA_HOME")
+        base = os.path.join(home, ".local", "share")
+    return os.path.join(base, NAME)
 
 
-def private_environment() -> Path:
-    """The link to the private environment that is in use."""
-    return data_folder() / "engines" / "current"
+def _private_sites() -> list[str]:
+    """The folders of packages of the private environment that is in use."""
+    try:
+        libraries = os.path.join(data_folder(), "engines", "current", "lib")
+        found = sorted(os.listdir(libraries))
+    except (ProgramError, OSError):
+        return []
+    return [os.path.join(libraries, name, "site-packages") for name in found if name.startswith("python3")]
 
 
-def _in(site: str) -> Path:
-    return Path(site, "tilewright_engine", "bin", NAME)
+def _is_program(path: str) -> bool:
+    return os.path.isfile(path) and os.access(path, os.X_OK)
 
 
-def _is_program(path: Path) -> bool:
-    return path.is_file() and os.access(path, os.X_OK)
-
-
-def _is_own_command(path: Path) -> bool:
+def _is_own_command(path: str) -> bool:
     """True for a script that would come back here."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb") as file:
             return file.read(2) == b"#!"
     except OSError:
         return True
 
 
-def candidates() -> Iterator[Path]:
-    """The places where the program may be, in the order in which they count, `TILEWRIGHT_PROGRAM` aside."""
-    # Without importing anything: a search of the path takes less than an import.
-    yield from (_in(site) for site in sys.path if site)
-    sites = sorted((private_environment() / "lib").glob("python3*/site-packages"))
-    yield from (_in(os.fspath(site)) for site in sites)
-    for folder in os.environ.get("PATH", "").split(os.pathsep):
-        path = Path(folder, NAME)
-        if folder and _is_program(path) and not _is_own_command(path):
+def _on_path(name: str) -> Iterator[str]:
+    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        path = os.path.join(folder, name)
+        if folder and _is_program(path):
             yield path
 
 
-def find_program() -> Path:
+def candidates() -> Iterator[str]:
+    """The places where the program may be, in the order in which they count, `TILEWRIGHT_PROGRAM` aside."""
+    # Without importing anything: a search of the path takes less than an import.
+    yield from (os.path.join(site, PLACE) for site in sys.path if site)
+    yield from (os.path.join(site, PLACE) for site in _private_sites())
+    yield from (path for path in _on_path(NAME) if not _is_own_command(path))
+
+
+def find_program() -> str:
     """The program: the one that `TILEWRIGHT_PROGRAM` names, or else that of this Python's environment, of the private
     environment, or on `PATH`.
 
@@ -72,11 +92,27 @@ def find_program() -> Path:
     """
     named = os.environ.get(VARIABLE, "")
     if named:
-        found = shutil.which(named)
-        if found is None:
-            raise ProgramError(f"{VARIABLE}: {named}: no such program: name the file, or leave the variable out")
-        return Path(found)
+        for path in (named,) if os.path.dirname(named) else _on_path(named):
+            if _is_program(path):
+                return path
+        raise ProgramError(f"{VARIABLE}: {named}: no such program: name the file, or leave the variable out")
     for path in candidates():
         if _is_program(path):
             return path
     raise ProgramError(MISSING)
+
+
+def installed_version(program: str) -> str | None:
+    """The version of the package that a program belongs to, by the name of the package's own record: None if it
+    belongs to none, or if that does not say what the program would."""
+    if not program.endswith(os.sep + PLACE):
+        return None
+    begin, end = "tilewright_engine-", ".dist-info"
+    try:
+        names = os.listdir(program.removesuffix(PLACE))
+    except OSError:
+        return None
+    versions = [name[len(begin) : -len(end)] for name in names if name.startswith(begin) and name.endswith(end)]
+    # A packager writes 0.2.0-rc.1 as 0.2.0rc1, and an interrupted one may leave two records.
+    is_plain = len(versions) == 1 and versions[0].replace(".", "").isdecimal()
+    return versions[0] if is_plain else None

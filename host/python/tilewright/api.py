@@ -33,7 +33,7 @@ Seeds = Union[int, tuple[int, ...], Draw]
 """Seeds of 64 bits."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Alive(Message):
     """The answer of a server that is alive."""
     status: str
@@ -42,7 +42,7 @@ class Alive(Message):
     """The program's version."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Decision(Message):
     """A decision and its job."""
     canary: bool
@@ -57,7 +57,7 @@ class Decision(Message):
     """The time when the job was accepted."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Decisions(Message):
     """Decisions, newest first."""
     decisions: tuple[Decision, ...]
@@ -65,7 +65,7 @@ class Decisions(Message):
     """The `before` of the next page; null on the last."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Device(Message):
     """A device at work."""
     counts_weights: bool
@@ -91,13 +91,13 @@ class Device(Message):
     share it. More only while they are in use."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceList(Message):
     """Devices at work."""
     devices: tuple[Device, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EncodeFields(Message):
     """A request for the latent of a picture or clip."""
     frames: int | None = None
@@ -107,7 +107,7 @@ class EncodeFields(Message):
     is uploaded."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Event(Message):
     """Something that happened."""
     detail: str
@@ -125,13 +125,13 @@ class Event(Message):
     reloaded, reload-refused."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Events(Message):
     """Events, newest first."""
     events: tuple[Event, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Job(Message):
     """A job, as callers see it. Times are RFC 3339 in UTC."""
     at: StageAtWork | None = None
@@ -201,7 +201,7 @@ class Job(Message):
     """Width in pixels."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class JobRequest(Message):
     """A request for a decode; with `encode`, for a latent of a picture or clip; with `sample`, for a sample;
     with `prompt`, for a picture or clip of it."""
@@ -278,7 +278,7 @@ class JobOptions(TypedDict, total=False):
     text_tokens: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class JobResult(Message):
     """A file that a job has written."""
     bytes: int
@@ -289,7 +289,7 @@ class JobResult(Message):
     """The sample's place in the batch, from 0."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class JobSettings(Message):
     """The settings of a job from a prompt, or of a sample, as they are carried out: those that were asked
     for, and the model's defaults where nothing was. The names are those of requests."""
@@ -343,7 +343,7 @@ class JobSettings(Message):
     """Width in pixels."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Jobs(Message):
     """Jobs, newest first."""
     jobs: tuple[Job, ...]
@@ -352,7 +352,7 @@ class Jobs(Message):
     page may be short and still not the last."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LoraField(Message):
     """A LoRA that a request asks for."""
     expert: int | None = None
@@ -363,7 +363,7 @@ class LoraField(Message):
     """The factor of its changes; 1 if left out."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LoraSetting(Message):
     """A LoRA."""
     digest: str = ''
@@ -378,7 +378,7 @@ class LoraSetting(Message):
     """The factor of its changes."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Model(Message):
     """A configured model: a VAE, a transformer, or both."""
     defaults: JobSettings | None = None
@@ -402,13 +402,13 @@ class Model(Message):
     """The transformer's properties, as policies are given them."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ModelList(Message):
     """Configured models."""
     models: tuple[Model, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ModelPart(Message):
     """A file of a model, without its path on the server."""
     bytes: int = 0
@@ -421,7 +421,7 @@ class ModelPart(Message):
     """The part of the model: transformer, text encoder, vision encoder or VAE."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Module(Message):
     """A module that is stored now."""
     digest: str
@@ -433,7 +433,7 @@ class Module(Message):
     """As the module describes itself."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Policy(Message):
     """A policy in service."""
     draining: tuple[Revision, ...]
@@ -455,13 +455,13 @@ class Policy(Message):
     it does not answer."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyList(Message):
     """Policies in service."""
     policies: tuple[Policy, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Ready(Message):
     """The readiness of the server."""
     detail: str | None = None
@@ -470,7 +470,7 @@ class Ready(Message):
     """True if it takes work."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Refused(Message):
     """A module that was not let in, or was taken back."""
     origin: str
@@ -481,7 +481,7 @@ class Refused(Message):
     """In a line."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Replacement(Message):
     """The module to put in force: a stored one, or one from elsewhere."""
     digest: str | None = None
@@ -493,7 +493,7 @@ class Replacement(Message):
     """A policy that ships, by its name, or `oci://REGISTRY/NAME:TAG`."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Revision(Message):
     """A version of a policy."""
     decisions: int
@@ -520,7 +520,7 @@ class Revision(Message):
     """As the module describes itself."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Route(Message):
     """A route and the policies on trial on it."""
     canary: dict[str, Any] | None = None
@@ -538,13 +538,13 @@ class Route(Message):
     """`next-job`, or `next-chunk` if a new revision takes over within a clip or between a sample's steps."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RouteList(Message):
     """Routes in order."""
     routes: tuple[Route, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SampleFields(Message):
     """A request for a sample. Names and defaults are those of `tilewright sample`."""
     as_: str | None = None
@@ -616,7 +616,7 @@ class SampleOptions(TypedDict, total=False):
     width: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SamplePaths(Message):
     """The files of a request for a sample, beside the latent."""
     conditioning: str | None = None
@@ -632,7 +632,7 @@ class SamplePaths(Message):
     """Noise, in place of that of a seed."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SamplingProgress(Message):
     """The steps of a sample while it runs."""
     left_ms: float | None = None
@@ -648,7 +648,7 @@ class SamplingProgress(Message):
     """All steps."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Trial(Message):
     """The end of a trial."""
     revision: int | None = None

@@ -20,7 +20,7 @@ from typing import IO, Any, Union
 
 import httpx
 
-from . import __version__, _wire
+from . import __version__, _wire, api
 from ._connection import Connection, session_options
 from ._program import find_program
 from ._toml import dumps
@@ -154,7 +154,6 @@ class Child(Connection):
                 return
             self._forget_child()
             program = self._program or find_program()
-            check_version(program)
             folder = self._make_folder()
             self._write_config()
             with (folder / "log").open("wb") as log:
@@ -173,11 +172,12 @@ class Child(Connection):
                 except OSError as error:
                     raise ProgramError(f"{program}: {error.strerror}") from None
             self.address = f"unix:{folder / 'socket'}"
-            self._await_start(self._child)
+            self._await_start(self._child, program)
             options = session_options(self.address, self.token, True, httpx.HTTPTransport)
             self._http = httpx.Client(**options)
+            self._check_version(program)
 
-    def _await_start(self, child: subprocess.Popen[bytes]) -> None:
+    def _await_start(self, child: subprocess.Popen[bytes], program: str | Path) -> None:
         """Waits for the line that it listens."""
         assert child.stdout is not None
         timer = threading.Timer(START, child.kill)
@@ -191,7 +191,40 @@ class Child(Connection):
             said = self.log().splitlines()
             last = next((line for line in reversed(said) if line.startswith("error: ")), said[-1] if said else "")
             self._forget_child()
-            raise ProgramError(last.removeprefix("error: ") or "the program ended before it listened, and said nothing")
+            # Another version may not even know its arguments.
+            refused = _misfit(program, _asked_version(program))
+            last = last.removeprefix("error: ") or f"{program}: it ended before it listened, and said nothing"
+            raise refused or ProgramError(last)
+
+    def _check_version(self, program: str | Path) -> None:
+        """Asks the program that runs: to start another one for its version takes as long again."""
+        assert self._http is not None
+        try:
+            version = api.Alive.from_json(_wire.check(self._http.get("/healthz")).content).version
+        except httpx.TransportError as error:
+            raise self.broken(error) from error
+        except (RequestError, ValueError):
+            refused = ProgramError(f"{program}: it does not say its version: install it in version {__version__}")
+        else:
+            refused = _misfit(program, version)
+        if refused is not None:
+            self._end_child()
+            raise refused
+
+    def _end_child(self) -> None:
+        """Ends the program, with the jobs that are at work."""
+        child = self._child
+        if child is not None and child.poll() is None:
+            assert child.stdin is not None
+            # The end of its input tells it that nobody is left.
+            with contextlib.suppress(OSError):
+                child.stdin.close()
+            try:
+                child.wait(END)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+        self._forget_child()
 
     def _forget_child(self) -> None:
         if self._http is not None:
@@ -327,21 +360,11 @@ class Child(Connection):
             return
         with self._lock:
             self._closed = True
-            child, folder = self._child, self.folder
+            folder = self.folder
             if self._http is not None:
                 self._http.close()
                 self._http = None
-            if child is not None and child.poll() is None:
-                assert child.stdin is not None
-                # The end of its input tells it that nobody is left.
-                with contextlib.suppress(OSError):
-                    child.stdin.close()
-                try:
-                    child.wait(END)
-                except subprocess.TimeoutExpired:
-                    child.kill()
-                    child.wait()
-            self._forget_child()
+            self._end_child()
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
             if self._owner is not None:
@@ -426,26 +449,21 @@ def _answers(path: Path) -> bool:
     return True
 
 
-def check_version(program: Path) -> str:
-    """The program's version, which has to be this package's in all but its last part.
+def _misfit(program: str | Path, version: str | None) -> ProgramError | None:
+    """The error of a program whose version is not this package's in all but its last part."""
+    if version is None or version.split(".")[:2] == __version__.split(".")[:2]:
+        return None
+    return ProgramError(
+        f"{program} is version {version}, and this package {__version__}: install both in the same version, as by "
+        f"pip install 'tilewright[engine]=={__version__}'"
+    )
 
-    Raises:
-        ProgramError: it is another, or can't be asked.
-    """
+
+def _asked_version(program: str | Path) -> str | None:
+    """The version that a program says when it is started for nothing else."""
     try:
         asked = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60, check=False)
-    except OSError as error:
-        raise ProgramError(f"{program}: {error.strerror}") from None
-    except subprocess.TimeoutExpired:
-        raise ProgramError(f"{program}: it does not say its version") from None
+    except (OSError, subprocess.TimeoutExpired):
+        return None
     words = asked.stdout.split()
-    if asked.returncode != 0 or len(words) < 2:
-        said = asked.stderr.strip().splitlines()
-        raise ProgramError(said[-1].removeprefix("error: ") if said else f"{program}: it does not say its version")
-    version = words[1]
-    if version.split(".")[:2] != __version__.split(".")[:2]:
-        raise ProgramError(
-            f"{program} is version {version}, and this package {__version__}: install both in the same version, as by "
-            f"pip install 'tilewright[engine]=={__version__}'"
-        )
-    return version
+    return words[1] if asked.returncode == 0 and len(words) == 2 else None

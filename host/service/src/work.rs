@@ -385,7 +385,7 @@ fn wait_for_room(server: &ServerState, stop: &StopSignal) -> Result<bool, JobEnd
 
 /// The history of a device. A fault of the database is logged once, and work goes on without it.
 fn open_history(server: &ServerState, machine: &Machine) -> Trials {
-    Trials::open(&server.jobs.files.history(), machine, true, |fault| match fault {
+    Trials::open(&server.jobs.files.history(), &machine.fingerprint, true, |fault| match fault {
         HistoryFault::Unusable(error) => tracing::warn!(error = one_line(&error), "going on without history"),
         HistoryFault::NotAdded(error) => {
             tracing::warn!(error = one_line(&error), "a trial is not kept in the history");

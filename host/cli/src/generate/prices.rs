@@ -1,9 +1,10 @@
 //! The prices of a prompt's stages, by the extents of what they will make: what does not fit is
 //! refused before any stage runs, and by a dry run in the same words.
 
-use tilewright_engine::DenoiseQuote;
+use tilewright_engine::Quote;
 use tilewright_models::Start;
 use tilewright_pipeline::{Decode, Encode, Foreseen, PromptOutline, SampleModel, SampleRequest, VisionEncoder};
+use tilewright_plan::Denoise;
 
 use super::studio::Studio;
 use crate::failure::Outcome;
@@ -42,7 +43,7 @@ impl<'a> Prices<'a> {
     ///
     /// # Errors
     /// It does not fit.
-    pub fn denoise(&self) -> Outcome<DenoiseQuote<'_>> {
+    pub fn denoise(&self) -> Outcome<Quote<Denoise>> {
         Ok(self.outline.denoise(self.studio.machine, self.studio.limit, self.studio.objective())?)
     }
 

@@ -8,6 +8,7 @@ use tilewright_models::{
     wan_vae::{Clip, Decoder, Spread},
 };
 use tilewright_plan::{Dtype, Failure, Outcome, Plan, Space, Stage, UnderWay, Vae};
+use tilewright_prices::Chunks;
 use tilewright_torch::{
     device::synchronize,
     kernels, memory, non_finite,
@@ -15,13 +16,14 @@ use tilewright_torch::{
     transfer,
 };
 
-use super::{ClipJob, ClipLatents, Sink, price::Chunks};
+use super::{ClipJob, ClipLatents, Sink};
 use crate::{
     Error, Grid, Result,
     capturing::{Inputs, Passing, Values},
     offload::Turns,
     profiling::{Unit, rehearsed},
     task::{Allowance, AttemptContext, AttemptError, Attempted, Task, check_peak, likely, load, settle, trim_between},
+    tiles::ramps,
     weights::Lease,
 };
 
@@ -108,7 +110,7 @@ struct Chunk {
 
 impl<'a> ClipDecoding<'a> {
     pub fn new(job: &'a ClipJob<'a>, sink: &'a mut dyn Sink, done: &[u32]) -> Self {
-        let samples = job.request.batch as usize;
+        let samples = job.request().batch as usize;
         let delivered: Vec<u32> = (0..samples).map(|sample| done.get(sample).copied().unwrap_or(0)).collect();
         let resumed = delivered.iter().sum();
         let (elapsed, aside) = (Duration::ZERO, Duration::ZERO);
@@ -185,7 +187,7 @@ impl<'a> ClipDecoding<'a> {
         let mut rehearsal = ClipDecoding::new(self.job, &mut sink, &self.delivered);
         rehearsal.decoders = std::mem::take(&mut self.decoders);
         rehearsal.base = self.base;
-        let sample = rehearsal.delivered.iter().position(|delivered| *delivered < self.job.request.frames);
+        let sample = rehearsal.delivered.iter().position(|delivered| *delivered < self.job.request().frames);
         let ended = match sample {
             Some(sample) => rehearsal
                 .prepare(sample, plan, format)
@@ -223,7 +225,7 @@ impl<'a> ClipDecoding<'a> {
     }
 
     fn samples(&mut self, plan: &Plan, format: ComputeFormat, context: &mut AttemptContext<'_>) -> Attempted<()> {
-        let all = self.job.request.frames;
+        let all = self.job.request().frames;
         for sample in 0..self.delivered.len() {
             if self.delivered[sample] >= all {
                 continue;
@@ -277,7 +279,7 @@ impl<'a> ClipDecoding<'a> {
             (context.learn)(&likely(spent, share, [peak, self.weights()]));
         }
         if until < latent_frames {
-            check_peak(device, peak, self.job.request.memory_limit)?;
+            check_peak(device, peak, self.job.request().memory_limit)?;
         }
         Ok(())
     }
@@ -380,7 +382,7 @@ impl<'a> ClipDecoding<'a> {
         gathers: bool,
         context: &mut AttemptContext<'_>,
     ) -> Attempted<()> {
-        let all = f64::from(self.job.request.frames) * self.delivered.len() as f64;
+        let all = f64::from(self.job.request().frames) * self.delivered.len() as f64;
         let before = self.delivered.iter().map(|frames| f64::from(*frames)).sum::<f64>();
         let temporal = f64::from(self.job.input.vae.config.temporal_scale());
         let latent_frames = latents.map_or(1.0, |latents| latents.size()[2] as f64);
@@ -468,7 +470,7 @@ impl Task<Vae> for ClipDecoding<'_> {
         self.base = memory::of(device)?.in_use.saturating_sub(state);
         let aside = self.aside;
         let start = Instant::now();
-        let allowance = Allowance { limit: self.job.request.memory_limit, weights: self.weights(), state };
+        let allowance = Allowance { limit: self.job.request().memory_limit, weights: self.weights(), state };
         let outcome =
             self.job.input.vae.measure(device, allowance, || {
                 settle(device, plan.release, self.samples_profiled(plan, format, context))
@@ -483,7 +485,7 @@ impl Task<Vae> for ClipDecoding<'_> {
     }
 
     fn check_files(&self) -> Result<()> {
-        self.job.input.vae.check_unchanged()
+        Ok(self.job.input.vae.check_unchanged()?)
     }
 
     fn advice(&self, plan: &Plan, failure: Failure) -> String {
@@ -511,7 +513,7 @@ impl ClipState {
                 (vec![Tile { clip: clip(), format: None, place: [(0, height), (0, width)] }], None)
             }
             Space::Blended(tile) => {
-                let grid = Grid::new(job.request.height, job.request.width, tile);
+                let grid = Grid::new(job.request().height, job.request().width, tile);
                 let latent = |extent: u32| i64::from(extent / scale);
                 let places: Vec<_> = grid.tiles().collect();
                 let tiles = places.iter().map(|(row, column)| Tile {
@@ -523,7 +525,7 @@ impl ClipState {
                     ],
                 });
                 let (tiles, scale) = (tiles.collect(), i64::from(scale));
-                let [rows, columns] = grid.ramps(job.machine.device)?;
+                let [rows, columns] = ramps(&grid, job.machine.device)?;
                 (tiles, Some(Faded { rows, columns, places, scale }))
             }
         };
@@ -559,7 +561,7 @@ impl Faded {
     /// Adds the frames of a tile, which are whole and finite, to those of the others.
     fn gather(&self, chunk: &mut Chunk, index: usize, place: &[(i64, i64); 2], job: &ClipJob<'_>) -> Result<()> {
         let count: i64 = chunk.frames.iter().map(|frames| frames.size()[0]).sum();
-        let (height, width) = (i64::from(job.request.height), i64::from(job.request.width));
+        let (height, width) = (i64::from(job.request().height), i64::from(job.request().width));
         let gathered = match chunk.gathered.take() {
             Some(gathered) => gathered,
             None => {

@@ -8,43 +8,28 @@ use tilewright_wording::Setting;
 use tch::{Device, Tensor};
 use tilewright_models::ComputeFormat;
 use tilewright_plan::{
-    Decision, Denoise, DenoiseCapabilities, DenoiseOutcome, DenoisePlan, DenoiseRequest, Failure, Objective, Planner,
-    PoolStatistics, Precision, Products, Stage, UnderWay,
+    Decision, Denoise, DenoiseOutcome, DenoisePlan, Failure, Objective, Planner, PoolStatistics, Products, UnderWay,
 };
+use tilewright_prices::Quote;
 use tilewright_sampling::{Course, Tensors};
 use tilewright_torch::device;
 
 use super::{
-    Denoiser, SampleInput, SampleShape, SampleState, Sampling, SamplingFacts,
-    costs::DenoisePrices,
-    extents,
+    Denoiser, SampleInput, SampleState, Sampling, SamplingFacts,
     gauge::Gauge,
-    padded_extents,
     reuse::{Reuse, Reused},
-    steps::Walk,
+    steps::{Walk, weights},
 };
 use crate::{
-    Error, Finished, Job, Machine, Observer, Result, Unfinished,
+    Finished, Job, Machine, Observer, Result, Unfinished,
     capturing::{Inputs, Values},
     run::{is_hopeless, run},
     task::{Allowance, AttemptContext, AttemptError, Attempted, Task, measure, settle},
-    text::USUAL_TOKENS,
     work::{Attempts, Runnable},
 };
 
-/// The parts of a feed-forward layer in the plan that holds least: with more, attention holds the
-/// most.
-const LEAST_PARTS: u32 = 8;
-
-/// The steps for each one that is computed, at most, if others are reused.
-const MOST_REUSED: u32 = 4;
-
 /// A request for a sample on one device.
 pub type DenoiseJob<'a> = Job<'a, Denoise, SampleInput<'a>>;
-
-/// A sample that can be decided on and priced, by its shapes alone: nothing of its size is in
-/// memory, so that a request is refused at no cost.
-pub type DenoiseQuote<'a> = Job<'a, Denoise, &'a Denoiser>;
 
 /// The state that an earlier run of a sample reached, and the plan that it was reached by. The
 /// sample goes on in the same types and divisions, since others would change its bits.
@@ -67,103 +52,8 @@ pub struct Sampled {
 }
 
 impl Runnable for Denoise {
-    type Prices = DenoisePrices;
-
     fn with_attempts(outcome: DenoiseOutcome, Attempts { count, load, .. }: Attempts) -> DenoiseOutcome {
         DenoiseOutcome { attempts: count, load, ..outcome }
-    }
-}
-
-impl<'a> DenoiseQuote<'a> {
-    /// A sample of these shapes, within a limit that counts the weights.
-    ///
-    /// # Errors
-    /// [`Error::SampleDoesNotFit`] if not even the leanest plan fits.
-    pub fn new(
-        machine: &'a Machine,
-        denoiser: &'a Denoiser,
-        shape: &SampleShape,
-        memory_limit: u64,
-        objective: Objective,
-    ) -> Result<Self> {
-        let size = &shape.latents;
-        let [frames, height, width] = extents(size);
-        let patch = denoiser.config().facts().patch;
-        let [_, rows, columns] = padded_extents(size, patch);
-        let tokens = frames * (rows / patch) * (columns / patch);
-        let request = DenoiseRequest {
-            model: denoiser.model(),
-            batch: size.first().map_or(1, |batch| *batch as u32),
-            frames: frames as u32,
-            height: height as u32,
-            width: width as u32,
-            text_tokens: shape.prompts.first().map_or(0, |prompt| prompt.tokens() as u32),
-            image_tokens: tokens as u32,
-            steps: shape.steps() as u32,
-            passes: shape.prompts.len() as u32,
-            sampler: shape.sampler.to_string(),
-            sigmas: shape.sigmas.clone(),
-            reuse: shape.reuse,
-            memory_limit,
-            objective,
-            host: machine.host_memory(),
-        };
-        let prices = DenoisePrices::new(machine, denoiser, shape);
-        let capabilities = prices.capabilities();
-        let job = Self::new_unchecked(machine, Stage::Denoise, request, capabilities, prices, denoiser);
-        match job.least_beyond(memory_limit) {
-            Some(least) => {
-                let tokens = job.request.text_tokens;
-                let long_text = (i64::from(tokens) > USUAL_TOKENS).then_some(tokens);
-                Err(Error::SampleDoesNotFit { limit: memory_limit, least, long_text })
-            }
-            None => Ok(job),
-        }
-    }
-}
-
-impl<I> Job<'_, Denoise, I> {
-    /// The bytes that the leanest plan is expected to hold, weights included; none if no plan has a
-    /// price.
-    pub fn least_bytes(&self) -> Option<u64> {
-        self.least_beyond(0)
-    }
-
-    /// The bytes that the leanest plan is expected to hold, if that is more than a limit. Once a
-    /// type fits, no other one is priced.
-    fn least_beyond(&self, limit: u64) -> Option<u64> {
-        let mut least = None;
-        for dtype in &self.capabilities.dtypes {
-            let plan = DenoisePlan {
-                precision: Precision::Uniform(*dtype),
-                ahead: Some(0),
-                samples: Some(1),
-                feed_forward: LEAST_PARTS,
-                ..DenoisePlan::plain()
-            };
-            let Ok(cost) = self.estimate(&plan) else { continue };
-            let held = cost.held_bytes();
-            if held <= limit {
-                return None;
-            }
-            least = Some(least.map_or(held, |least: u64| least.min(held)));
-        }
-        least
-    }
-
-    /// The shortest time that a plan is expected to take, in whatever memory; none if no plan has a
-    /// price.
-    pub fn fastest(&self) -> Option<Duration> {
-        let DenoiseCapabilities { dtypes, fp8_products, int8_products, reuse_most, .. } = &self.capabilities;
-        let offered = [(Products::Precision, true), (Products::Fp8, *fp8_products), (Products::Int8, *int8_products)];
-        let products = offered.into_iter().filter(|(_, is_offered)| *is_offered);
-        let plans = dtypes.iter().flat_map(|dtype| {
-            let precision = Precision::Uniform(*dtype);
-            products.clone().map(move |(products, _)| DenoisePlan { precision, products, ..DenoisePlan::plain() })
-        });
-        let step = plans.filter_map(|plan| self.estimate(&plan).ok()).map(|cost| cost.step).min()?;
-        let all = step.saturating_mul(self.request.steps);
-        Some(self.machine.at_best(if *reuse_most > 0.0 { all / MOST_REUSED } else { all }))
     }
 }
 
@@ -179,8 +69,8 @@ impl<'a> DenoiseJob<'a> {
         memory_limit: u64,
         objective: Objective,
     ) -> Result<Self> {
-        let quote = DenoiseQuote::new(machine, denoiser, &SampleShape::of(sampling), memory_limit, objective)?;
-        Ok(quote.with_input(SampleInput { denoiser, sampling }))
+        let quote = Quote::denoise(&machine.basis(), denoiser, &sampling.into(), memory_limit, objective)?;
+        Ok(Self::new_unchecked(machine, quote, SampleInput { denoiser, sampling }))
     }
 
     /// Decides and carries out, from the first step or from a state that an earlier run reached.
@@ -325,17 +215,17 @@ impl Task<Denoise> for SampleTask<'_> {
         let job = self.job;
         let (prices, sampling, device) = (job.prices(), job.input.sampling, job.machine.device);
         let cost = job.estimate(plan).ok();
-        let format = prices.format(plan).map_err(AttemptError::Broken)?;
-        let resident = prices.resident_bytes(plan, format).map_err(AttemptError::Broken)?;
+        let format = prices.format(plan).map_err(|error| AttemptError::Broken(error.into()))?;
+        let resident = prices.resident_bytes(plan, format).map_err(|error| AttemptError::Broken(error.into()))?;
         let weights_bytes = cost.map_or(0, |cost| cost.weights_bytes);
         let pooled = prices.pooled_bytes(plan, cost.as_ref(), resident);
         let mapped = weights_bytes.saturating_sub(pooled);
-        let most = job.request.memory_limit.saturating_sub(mapped);
+        let most = job.request().memory_limit.saturating_sub(mapped);
         let sigmas: Vec<f32> = sampling.sigmas.iter().map(|sigma| *sigma as f32).collect();
         let course = Course::new(sampling.sampler, &sampling.model, &sigmas);
         let start = Instant::now();
         let first = sigmas.first().map_or(0, |sigma| job.input.denoiser.expert(f64::from(*sigma)));
-        let (key, _) = prices.weights(first, plan, format)?;
+        let (key, _) = weights(&job.input.denoiser.files()[first], prices, device, (plan, format))?;
         let reserved = job.input.denoiser.weights.reserve(device, most.saturating_sub(pooled), Some(&key))?;
         // The gauge limits the memory.
         let measured = measure(device, Allowance::whole(u64::MAX), || {
@@ -348,11 +238,11 @@ impl Task<Denoise> for SampleTask<'_> {
         self.spent.peak_bytes = self.spent.peak_bytes.max(peak_bytes);
         let last = sigmas.last().copied().unwrap_or_default();
         let sampled = Sampled { latents, noisy: (last > 0.0).then_some((noisy, last)) };
-        Ok((sampled, self.spent.outcome(job.request.steps, weights_bytes, outcome.pool)))
+        Ok((sampled, self.spent.outcome(job.request().steps, weights_bytes, outcome.pool)))
     }
 
     fn check_files(&self) -> Result<()> {
-        self.job.input.denoiser.check_unchanged()
+        Ok(self.job.input.denoiser.check_unchanged()?)
     }
 
     fn under_way(&self, last: Option<&DenoisePlan>) -> Option<UnderWay<Denoise>> {

@@ -11,6 +11,7 @@ use tilewright_models::{
     BlockChoice, ComputeFormat, Context, DenoiserFile, Error as ModelError, LoadedDenoiser, transformer::Residency,
 };
 use tilewright_plan::{DenoisePlan, Failure, Stage, WeightForm};
+use tilewright_prices::{DenoisePrices, Pass, Prices, padded_extents, passes, residency};
 use tilewright_sampling::{Course, Denoised, Denoiser, SamplerNoise, State, Tensors};
 use tilewright_torch::{
     Pace, device, non_finite,
@@ -20,14 +21,12 @@ use tilewright_torch::{
 
 use super::{
     Kept, Prompt, SampleInput, Sampling,
-    costs::DenoisePrices,
     gauge::Gauge,
-    padded_extents,
-    passes::{Pass, Preparation, passes, split_by_conditioning},
+    passes::{PassTensors, Preparation, samples_of, split_by_conditioning},
     reuse::Reuse,
 };
 use crate::{
-    Error, Lease, Observer,
+    Error, Lease, Observer, Refusal, Result, WeightKey,
     observer::{FinishedStep, Next},
     pause,
     profiling::{Profiling, Unit},
@@ -124,7 +123,7 @@ impl<'a> Walk<'a> {
             format,
             course,
             prompts: sampling.prompts(),
-            passes: passes(&prices.shape, plan),
+            passes: passes(prices.shape(), plan),
             condition,
             expert: None,
             gauge,
@@ -170,7 +169,7 @@ impl<'a> Walk<'a> {
             }
             meeting::at(format_args!("step"));
             // Before the step counts, and is kept for a later run.
-            denoiser.check_unchanged().map_err(AttemptError::Broken)?;
+            denoiser.check_unchanged().map_err(|error| AttemptError::Broken(error.into()))?;
             *state = next;
             if in_profile.is_some() {
                 device::synchronize(device)?;
@@ -239,12 +238,12 @@ impl<'a> Walk<'a> {
         observer.loading();
         let start = Instant::now();
         let (SampleInput { denoiser, sampling }, device) = (self.input, self.device);
-        let file = &denoiser.experts[index];
+        let file = &denoiser.files()[index];
         let mut step = |share: f64| match observer.loading_progress(share) {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(_) => Err(ModelError::Cancelled),
         };
-        let (key, bytes) = self.prices.weights(index, self.plan, self.format)?;
+        let (key, bytes) = weights(file, self.prices, device, (self.plan, self.format))?;
         let (format, gauge) = (self.format, &mut self.gauge);
         let mut is_loaded_now = false;
         let (mut network, _) = denoiser.weights.lease(&key, bytes, || {
@@ -371,7 +370,7 @@ impl InStep<'_, '_> {
             let mut together = None;
             for group in &pass.groups {
                 let _pass = profile::part(Part::Pass, || format!("pass {}", run.number));
-                let input = pass.repeated(&group.of(&input)?)?;
+                let input = pass.repeated(&samples_of(group, &input)?)?;
                 let mut before_block = |block: usize, tokens: &Tensor| run.before_block(block, tokens);
                 let output = expert.network.velocity(&input, &sigmas, &contexts[group.context], &mut before_block)?;
                 together = Some(pass.put(together, crop(output, &size)?, group)?);
@@ -383,6 +382,21 @@ impl InStep<'_, '_> {
         }
         Ok(outputs)
     }
+}
+
+/// The weights of a denoiser by a plan, as their store knows them, and their bytes in the device's
+/// memory.
+pub(super) fn weights(
+    file: &DenoiserFile,
+    prices: &DenoisePrices,
+    device: Device,
+    (plan, format): (&DenoisePlan, ComputeFormat),
+) -> Result<(WeightKey, u64)> {
+    let residency = residency(plan, device == Device::Cpu);
+    let resident = file.resident_bytes(format, residency)?;
+    let cost = prices.price(plan).ok();
+    let bytes = prices.pooled_bytes(plan, cost.as_ref(), resident);
+    Ok((WeightKey::of_transformer(file.file(), device, format, residency), bytes))
 }
 
 /// A run of the network among those of a call: one for each group of each pass.
@@ -443,7 +457,7 @@ fn guided(outputs: Vec<Tensor>, latents: &Tensor, sampling: &Sampling, sigma: f3
     let (positive, negative) = denoised.split_at(positive.min(denoised.len()));
     let Some(positive) = mean(positive)? else {
         let reason = format!("no conditioning counts at sigma {sigma}: give one for each part of the way");
-        return Err(AttemptError::Broken(Error::NotOffered(reason)));
+        return Err(AttemptError::Broken(Error::Refused(Refusal::NotOffered(reason))));
     };
     match mean(negative)? {
         None => Ok([positive.shallow_clone(), positive]),

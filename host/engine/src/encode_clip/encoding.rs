@@ -9,13 +9,14 @@ use tilewright_models::{
     wan_vae::{Encoder, EncoderState, Place, PlacedState},
 };
 use tilewright_plan::{Failure, Outcome, Plan, Stage, Vae};
+use tilewright_prices::chunk;
 use tilewright_torch::{
     device::synchronize,
     kernels, memory, non_finite,
     profile::{self, Part, Profiler},
 };
 
-use super::{ClipEncodeJob, ClipSource, EncodedClip, Frames, division::Division, price::chunk};
+use super::{ClipEncodeJob, ClipSource, EncodedClip, Frames, division::Division};
 use crate::{
     Error, Result,
     capturing::{Inputs, Passing, Values},
@@ -70,7 +71,7 @@ struct Chunk {
 
 impl<'a> ClipEncoding<'a> {
     pub fn new(job: &'a ClipEncodeJob<'a>, source: &'a mut Frames<'a>) -> Self {
-        let (height, width) = (job.request.height, job.request.width);
+        let (height, width) = (job.request().height, job.request().width);
         Self {
             job,
             source,
@@ -92,13 +93,13 @@ impl<'a> ClipEncoding<'a> {
 
     /// The division that a plan asks for.
     fn division(&self, plan: &Plan) -> Division {
-        let request = &self.job.request;
+        let request = self.job.request();
         Division::new(&plan.space, request.height, request.width, self.job.input.config.spatial_scale())
     }
 
     /// Asks for the next frames; none after the last.
     fn pull(&mut self, plan: &Plan) -> Attempted<Option<Chunk>> {
-        let request = &self.job.request;
+        let request = self.job.request();
         let temporal = self.job.input.config.temporal_scale();
         let count = match self.encoded {
             0 => 1,
@@ -219,7 +220,7 @@ impl<'a> ClipEncoding<'a> {
         plan: &Plan,
         context: &mut AttemptContext<'_>,
     ) -> Attempted<()> {
-        let (device, request) = (self.job.machine.device, &self.job.request);
+        let (device, request) = (self.job.machine.device, self.job.request());
         trim_between(device, plan.release)?;
         let peak = memory::of(device)?.peak.saturating_sub(self.base).saturating_add(self.weights());
         let last = self.encoded >= request.frames;
@@ -275,7 +276,7 @@ impl<'a> ClipEncoding<'a> {
         let [(top, rows), (left, columns)] = *place;
         let pieces =
             pieces.map(|space| Division::new(space, rows as u32, columns as u32, job.input.config.spatial_scale()));
-        let all = f64::from(job.request.frames);
+        let all = f64::from(job.request().frames);
         while chunk.done < count {
             let at_once = i64::from(job.input.config.temporal_scale()).min(count - chunk.done);
             let part = chunk.frames.f_narrow(0, chunk.done, at_once)?;
@@ -400,7 +401,7 @@ impl Task<Vae> for ClipEncoding<'_> {
         self.base = memory::of(device)?.in_use.saturating_sub(state);
         let aside = self.aside;
         let start = Instant::now();
-        let allowance = Allowance { limit: self.job.request.memory_limit, weights: self.weights(), state };
+        let allowance = Allowance { limit: self.job.request().memory_limit, weights: self.weights(), state };
         let vae = &self.job.input.vae;
         let outcome =
             vae.measure(device, allowance, || settle(device, plan.release, self.chunks_profiled(plan, context)));
@@ -413,7 +414,7 @@ impl Task<Vae> for ClipEncoding<'_> {
     }
 
     fn check_files(&self) -> Result<()> {
-        self.job.input.vae.check_unchanged()
+        Ok(self.job.input.vae.check_unchanged()?)
     }
 
     fn advice(&self, plan: &Plan, failure: Failure) -> String {

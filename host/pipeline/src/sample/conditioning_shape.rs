@@ -4,11 +4,30 @@ use std::path::Path;
 
 use tilewright_models::{Checkpoint, DenoiserConfig, Error as ModelError, Widths};
 
-use super::{
-    SampleModel, Size,
-    inputs::{CONDITION, IMAGE, IMAGE_TOKENS, MASK_CHANNELS, POOLED, TEXT, missing, shape_in},
-};
+use super::{SampleModel, Size};
 use crate::{Error, Result};
+
+/// Channels of a condition's mask, before those of its latent.
+pub(super) const MASK_CHANNELS: i64 = 4;
+
+/// The names of tensors in conditioning files.
+pub(crate) const TEXT: &str = "prompt_embeds";
+pub(crate) const POOLED: &str = "pooled_prompt_embeds";
+pub(crate) const IMAGE: &str = "image_embeds";
+pub(crate) const CONDITION: &str = "condition";
+
+/// Tokens of a picture's embedding (CLIP ViT-H/14 at 224 pixels, with the class).
+const IMAGE_TOKENS: i64 = 257;
+
+/// The name of the tensor in mask files.
+pub const MASK: &str = "mask";
+
+/// Latents that still have noise, as the sampler left them, in a latent's file, and the sigma of
+/// that noise: the latent itself is divided by what the noise leaves of it, and scaled for the VAE,
+/// which costs bits.
+pub const NOISY: &str = "noisy_latent";
+/// See [`NOISY`].
+pub const NOISY_SIGMA: &str = "noisy_sigma";
 
 /// The shapes of a conditioning.
 #[derive(Debug)]
@@ -132,4 +151,28 @@ impl ConditioningShape {
         }
         Ok(())
     }
+}
+
+/// Refuses a file's tensor of another shape.
+pub(super) fn check_shape((path, name): (&Path, &str), found: &[i64], expected: &[i64]) -> Result<()> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(Error::input(path, format!("tensor {name} has shape {found:?}: {expected:?} was expected")))
+}
+
+pub(super) fn missing(file: &Checkpoint, name: &str) -> Error {
+    let names: Vec<&str> = file.names().take(3).collect();
+    let found = if names.is_empty() { "no tensor at all".into() } else { names.join(", ") };
+    Error::input(file.path(), format!("no tensor {name} in it: there is {found}"))
+}
+
+/// The shape of a file's tensor, if the file has it: only its header is read.
+pub(super) fn shape_in(file: &Checkpoint, name: &str) -> Result<Option<Vec<i64>>> {
+    let Some(shape) = file.shape(name) else { return Ok(None) };
+    if file.is_empty(name) {
+        return Err(Error::input(file.path(), format!("tensor {name} is empty")));
+    }
+    file.check_loads(name).map_err(ModelError::from)?;
+    Ok(Some(shape.iter().map(|extent| *extent as i64).collect()))
 }

@@ -10,30 +10,11 @@ use tilewright_engine::ConditioningTensors;
 use tilewright_media::Frame;
 use tilewright_models::{Checkpoint, Error as ModelError};
 
-use super::conditioning_shape::ConditioningShape;
+use super::{
+    MASK, NOISY, NOISY_SIGMA,
+    conditioning_shape::{CONDITION, ConditioningShape, IMAGE, POOLED, TEXT, check_shape, missing, shape_in},
+};
 use crate::{Error, Result};
-
-/// Channels of a condition's mask, before those of its latent.
-pub(super) const MASK_CHANNELS: i64 = 4;
-
-/// The names of tensors in conditioning files.
-pub(crate) const TEXT: &str = "prompt_embeds";
-pub(crate) const POOLED: &str = "pooled_prompt_embeds";
-pub(crate) const IMAGE: &str = "image_embeds";
-pub(crate) const CONDITION: &str = "condition";
-
-/// Tokens of a picture's embedding (CLIP ViT-H/14 at 224 pixels, with the class).
-pub(super) const IMAGE_TOKENS: i64 = 257;
-
-/// The name of the tensor in mask files.
-pub const MASK: &str = "mask";
-
-/// Latents that still have noise, as the sampler left them, in a latent's file, and the sigma of
-/// that noise: the latent itself is divided by what the noise leaves of it, and scaled for the VAE,
-/// which costs bits.
-pub const NOISY: &str = "noisy_latent";
-/// See [`NOISY`].
-pub const NOISY_SIGMA: &str = "noisy_sigma";
 
 /// A mask at the latents' resolution, [1, 1, (T,) h, w]: a tensor of that size, or a picture, whose
 /// red is scaled to it, as ComfyUI's `LoadImageMask` and `reshape_mask` do.
@@ -104,14 +85,6 @@ impl Given {
     }
 }
 
-/// Refuses a file's tensor of another shape.
-pub(super) fn check_shape((path, name): (&Path, &str), found: &[i64], expected: &[i64]) -> Result<()> {
-    if found == expected {
-        return Ok(());
-    }
-    Err(Error::input(path, format!("tensor {name} has shape {found:?}: {expected:?} was expected")))
-}
-
 /// Reads a tensor in f32 and checks that it is finite.
 pub(crate) fn read(path: &Path, name: &'static str) -> Result<Given> {
     let file = Checkpoint::open(path).map_err(ModelError::from)?;
@@ -124,25 +97,6 @@ pub(crate) fn check_conditioning(path: &Path) -> Result<()> {
     let file = Checkpoint::open(path).map_err(ModelError::from)?;
     tensor(&file, TEXT)?.map(drop).ok_or_else(|| missing(&file, TEXT))?;
     [POOLED, IMAGE, CONDITION].into_iter().try_for_each(|name| tensor(&file, name).map(drop))
-}
-
-pub(super) fn missing(file: &Checkpoint, name: &str) -> Error {
-    let names: Vec<&str> = file.names().take(3).collect();
-    let found = if names.is_empty() { "no tensor at all".into() } else { names.join(", ") };
-    Error::input(file.path(), format!("no tensor {name} in it: there is {found}"))
-}
-
-/// The shape of a file's tensor, if the file has it: only its header is read.
-pub(super) fn shape_in(file: &Checkpoint, name: &str) -> Result<Option<Vec<i64>>> {
-    let Some(shape) = file.shape(name) else { return Ok(None) };
-    if file.is_empty(name) {
-        return Err(Error::input(file.path(), format!("tensor {name} is empty")));
-    }
-    if !file.can_load(name) {
-        // Says of what type the tensor is, without a value read.
-        file.load(name, shape, Kind::Float, Device::Cpu).map(drop).map_err(ModelError::from)?;
-    }
-    Ok(Some(shape.iter().map(|extent| *extent as i64).collect()))
 }
 
 /// A tensor of a file in f32, if the file has it.

@@ -4,14 +4,13 @@
 use std::path::Path;
 use tilewright_wording::Setting;
 
-use tilewright_engine::{PromptShape, SampleShape};
 use tilewright_models::{Checkpoint, Error as ModelError, LatentFile, Start};
+use tilewright_prices::{PromptShape, SampleShape};
 use tilewright_sampling::{Sampler, check_finite};
 
 use super::{
     PromptRequest, SampleModel, SampleRequest,
-    conditioning_shape::ConditioningShape,
-    inputs::{self, shape_in},
+    conditioning_shape::{ConditioningShape, check_shape, missing, shape_in},
     way::Way,
 };
 use crate::{Error, Result};
@@ -98,7 +97,7 @@ impl SampleModel {
     ///
     /// # Errors
     /// The size can't be sampled; a setting makes no sense.
-    pub(crate) fn outline_foreseen(&self, request: &SampleRequest, foreseen: Foreseen) -> Result<SampleOutline> {
+    pub fn outline_foreseen(&self, request: &SampleRequest, foreseen: Foreseen) -> Result<SampleOutline> {
         let Some(size) = request.size else { return Err(self.no_size()) };
         let conditioning = || ConditioningShape::foreseen(self, foreseen.tokens, size);
         let whole = || PromptRequest { path: std::path::PathBuf::new(), within: None };
@@ -145,7 +144,7 @@ impl SampleModel {
             of.check_batch(&asked.path, &shape)?;
         }
         if let (Some(noise), Some(path)) = (&inputs.noise, &request.noise) {
-            inputs::check_shape((path, NOISE), noise, &shape)?;
+            check_shape((path, NOISE), noise, &shape)?;
         }
         let way = self.way(request, self.image_tokens(&shape))?;
         check_finite(way.sampler, &way.model, &way.sigmas)?;
@@ -321,7 +320,7 @@ impl SampleModel {
 /// The shape of the noise in a file.
 fn noise_shape(path: &Path) -> Result<Vec<i64>> {
     let file = Checkpoint::open(path).map_err(ModelError::from)?;
-    shape_in(&file, NOISE)?.ok_or_else(|| inputs::missing(&file, NOISE))
+    shape_in(&file, NOISE)?.ok_or_else(|| missing(&file, NOISE))
 }
 
 /// Checks the settings that depend on no file.

@@ -5,7 +5,6 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use tch::{Device, Kind, Tensor};
 use tilewright_models::{Checkpoint, EncoderKind, Error as ModelError};
 use tilewright_tokenizer::Embeddings;
 
@@ -102,9 +101,9 @@ impl OfEncoder<'_> {
         }
     }
 
-    /// The vectors [vectors, width] of an embedding, in f32; none if there is no such embedding, or
-    /// none of the encoder's width.
-    pub fn find(&self, name: &str) -> Result<Option<Tensor>> {
+    /// The file of an embedding, the name of its tensor for the encoder, and its vectors' number;
+    /// none if there is no such embedding, or none of the encoder's width.
+    fn locate(&self, name: &str) -> Result<Option<(Checkpoint, String, usize)>> {
         let Some(path) = self.folder.file(name) else { return Ok(None) };
         let file = Checkpoint::open(&path).map_err(ModelError::from)?;
         let fits = |tensor: &&str| {
@@ -112,26 +111,52 @@ impl OfEncoder<'_> {
             shape.last() == Some(&(self.width as usize)) && shape.len() <= 2
         };
         let own = file.names().find(|tensor| *tensor == self.key());
-        let Some(tensor) = own.or_else(|| file.names().find(fits)).filter(fits) else { return Ok(None) };
-        let shape = file.shape(tensor).unwrap_or_default().to_vec();
+        let found = own.or_else(|| file.names().find(fits)).filter(fits).map(str::to_owned);
+        let Some(tensor) = found else { return Ok(None) };
+        let shape = file.shape(&tensor).unwrap_or_default();
         let count = if shape.len() == 2 { shape[0] } else { 1 };
         if !(1..=MOST_VECTORS).contains(&count) {
             let reason = format!("tensor {tensor} holds {count} vectors: 1 to {MOST_VECTORS} were expected");
             return Err(Error::input(path, reason));
         }
-        let vectors = file.load(tensor, &shape, Kind::Float, Device::Cpu).map_err(ModelError::from)?;
+        Ok(Some((file, tensor, count)))
+    }
+
+    /// The vectors [vectors, width] of an embedding, in f32; none if there is no such embedding, or
+    /// none of the encoder's width.
+    #[cfg(feature = "torch")]
+    pub fn find(&self, name: &str) -> Result<Option<tch::Tensor>> {
+        let Some((file, tensor, count)) = self.locate(name)? else { return Ok(None) };
+        let shape = file.shape(&tensor).unwrap_or_default();
+        let vectors = file.load(&tensor, shape, tch::Kind::Float, tch::Device::Cpu).map_err(ModelError::from)?;
         let values = tilewright_torch::non_finite(&vectors)?;
         if values > 0 {
-            return Err(Error::input(path, format!("tensor {tensor} holds {values} values that are NaN or infinite")));
+            let reason = format!("tensor {tensor} holds {values} values that are NaN or infinite");
+            return Err(Error::input(file.path(), reason));
         }
         Ok(Some(vectors.f_reshape([count as i64, self.width])?))
+    }
+
+    /// The number of an embedding's vectors; none if there are none for the encoder.
+    #[cfg(feature = "torch")]
+    fn count(&self, name: &str) -> Result<Option<usize>> {
+        Ok(self.find(name)?.map(|vectors| vectors.size()[0] as usize))
+    }
+
+    /// The number of an embedding's vectors, whose values are not looked at; none if there are none
+    /// for the encoder.
+    #[cfg(not(feature = "torch"))]
+    fn count(&self, name: &str) -> Result<Option<usize>> {
+        let Some((file, tensor, count)) = self.locate(name)? else { return Ok(None) };
+        file.check_loads(&tensor).map_err(ModelError::from)?;
+        Ok(Some(count))
     }
 }
 
 impl Embeddings for OfEncoder<'_> {
     fn vectors(&self, name: &str) -> Option<usize> {
-        match self.find(name) {
-            Ok(found) => found.map(|vectors| vectors.size()[0] as usize),
+        match self.count(name) {
+            Ok(count) => count,
             Err(error) => {
                 tracing::warn!(name, %error, "an embedding can't be read");
                 None

@@ -1,22 +1,22 @@
 //! Text encoders in files and folders, and what several of them together are for.
 
+#[cfg(feature = "torch")]
+mod tensors;
+
 use std::{
-    collections::{HashMap, hash_map::Entry},
     path::{Path, PathBuf},
     sync::Arc,
 };
 use tilewright_wording::Setting;
 
 use serde::Deserialize;
-use tch::Tensor;
-use tilewright_engine::{Budget, Texts, WeightStore};
 use tilewright_files::{is_there, json_fault};
 use tilewright_models::{Checkpoint, EncoderFile, EncoderKind, Error as ModelError};
 use tilewright_sampling::Convention;
-use tilewright_tokenizer::{Chunk, Encoder, Family, Gguf, Token, Tokenizer};
+use tilewright_tokenizer::{Chunk, Encoder, Family, Gguf, Tokenizer};
 
-use super::{EmbeddingFolder, TextRequest, conditioning::IDENTITIES};
-use crate::{Error, PartIdentity, Result, SampleModel};
+use super::TextRequest;
+use crate::{Error, Result, SampleModel};
 
 /// The folders of a pipeline's text encoders, and of their tokenizers.
 const FOLDERS: [[&str; 2]; 3] =
@@ -72,19 +72,6 @@ impl Purpose {
     pub(super) fn projects(self) -> bool {
         self == Purpose::Sdxl
     }
-
-    /// The states of encoders, several of them side by side: as many tokens as all have, since
-    /// ComfyUI cuts the longer ones.
-    pub(super) fn join(self, mut texts: Vec<Tensor>) -> Result<Tensor> {
-        match texts.len() {
-            1 => Ok(texts.remove(0)),
-            _ => {
-                let least = texts.iter().map(|text| text.size()[1]).min().unwrap_or(0);
-                let cut = texts.iter().map(|text| text.f_narrow(1, 0, least));
-                Ok(Tensor::f_cat(&cut.collect::<std::result::Result<Vec<_>, _>>()?, 2)?)
-            }
-        }
-    }
 }
 
 /// A text encoder and the tokenizer of its vocabulary.
@@ -95,7 +82,8 @@ pub(super) struct TextEncoder {
     /// The tokens that its tokenizer is configured to give at most, as diffusers reads them.
     configured: Option<usize>,
     /// The store that its weights are leased from.
-    pub weights: WeightStore,
+    #[cfg(feature = "torch")]
+    pub weights: tilewright_engine::WeightStore,
 }
 
 impl TextEncoder {
@@ -103,9 +91,14 @@ impl TextEncoder {
         file.check()?;
         let (tokenizer, source) = tokenizer(&file, tokenizers)?;
         let configured = configured_length(tokenizers)?;
-        // One run after the other: nothing stays for a next one unless a store is shared.
-        let weights = WeightStore::new(Budget::Bytes(0));
-        let encoder = Self { file: Arc::new(file), tokenizer, configured, weights };
+        let encoder = Self {
+            file: Arc::new(file),
+            tokenizer,
+            configured,
+            // One run after the other: nothing stays for a next one unless a store is shared.
+            #[cfg(feature = "torch")]
+            weights: tilewright_engine::WeightStore::new(tilewright_engine::Budget::Bytes(0)),
+        };
         let (rows, tokens) = (encoder.file.config.vocabulary(), encoder.tokenizer.size());
         if (rows as usize) < tokens {
             return Err(encoder.refused(format!(
@@ -143,55 +136,14 @@ impl TextEncoder {
         Error::input(self.file.file().file().path(), reason)
     }
 
-    /// The vectors of a chunk's tokens with their positions, [1, tokens, width]. Padding that the
-    /// encoder's mask hides is left out: nothing depends on it.
-    pub fn embed(&self, chunk: &Chunk, embeddings: Option<&EmbeddingFolder>) -> Result<Tensor> {
-        let tokens = &chunk.tokens[..self.tokens_run(chunk)];
-        let ids: Vec<u32> = tokens
-            .iter()
-            .map(|token| match token {
-                Token::Id(id) => *id,
-                Token::Embedding { .. } => 0,
-            })
-            .collect();
-        let embedded = self.file.embed(&ids)?;
-        let mut found: HashMap<&str, Tensor> = HashMap::new();
-        for (place, token) in tokens.iter().enumerate() {
-            let Token::Embedding { name, vector } = token else { continue };
-            let vectors = match found.entry(name) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(place) => {
-                    let vectors = embeddings.map(|folder| folder.of(self).find(name)).transpose()?.flatten();
-                    place.insert(vectors.ok_or_else(|| self.refused(format!("the embedding {name} is gone")))?)
-                }
-            };
-            embedded.f_get(place as i64)?.f_copy_(&vectors.f_get(*vector as i64)?)?;
-        }
-        Ok(self.file.add_positions(&embedded.f_unsqueeze(0)?)?)
-    }
-
     /// The tokens of a chunk that it runs on.
     pub fn tokens_run(&self, chunk: &Chunk) -> usize {
         if self.hides_padding() { chunk.used } else { chunk.tokens.len() }
     }
 
-    /// The encoder with embedded texts, as a job takes them.
-    pub fn texts<'a>(&'a self, embedded: &'a [Tensor]) -> Texts<'a> {
-        Texts { encoder: &self.file, weights: &self.weights, embedded, left_out: 1 }
-    }
-
     /// True if no token attends padding, and its states are zeros.
     fn hides_padding(&self) -> bool {
         self.file.config.kind() == EncoderKind::Umt5
-    }
-
-    /// States with zeros for the padding that was left out.
-    pub fn with_padding(&self, states: &Tensor, tokens: usize) -> Result<Tensor> {
-        let missing = tokens as i64 - states.size()[1];
-        if missing <= 0 {
-            return Ok(states.shallow_clone());
-        }
-        Ok(states.f_constant_pad_nd([0, 0, 0, missing])?)
     }
 }
 
@@ -266,14 +218,6 @@ impl TextEncoders {
         )))
     }
 
-    /// Leases weights from this store, which other models may share: policies may keep encoders
-    /// loaded where it has room.
-    #[must_use]
-    pub fn sharing(mut self, weights: &WeightStore) -> Self {
-        self.encoders.iter_mut().for_each(|encoder| encoder.weights = weights.clone());
-        self
-    }
-
     /// The purpose of them together.
     pub fn purpose(&self) -> Purpose {
         self.purpose
@@ -296,28 +240,6 @@ impl TextEncoders {
     /// True if an encoder serves for its pooled state alone.
     pub(super) fn takes_pooled_alone(&self, encoder: &TextEncoder) -> bool {
         self.purpose == Purpose::Flux && encoder.file.config.kind() == EncoderKind::Clip
-    }
-
-    /// The texts of a conditioning's file.
-    pub(super) fn texts(&self, request: &TextRequest<'_>) -> Vec<(String, String)> {
-        let prompt = match request.prompts {
-            [one] => one.clone(),
-            several => serde_json::to_string(several).unwrap_or_default(),
-        };
-        let names: Vec<String> = self
-            .models()
-            .into_iter()
-            .map(|(model, path)| format!("{model} ({})", path.file_name().unwrap_or_default().to_string_lossy()))
-            .collect();
-        let files = self.encoders.iter().map(|encoder| PartIdentity::of(encoder.file.file().file()));
-        let identities = files.collect::<Result<Vec<_>>>().ok().and_then(|all| serde_json::to_string(&all).ok());
-        let texts = [
-            ("prompt", prompt),
-            ("text_encoders", names.join(", ")),
-            (IDENTITIES, identities.unwrap_or_default()),
-            ("as", request.convention.to_string()),
-        ];
-        texts.into_iter().map(|(name, text)| (name.to_owned(), text)).collect()
     }
 }
 

@@ -3,9 +3,9 @@
 
 use std::path::PathBuf;
 
-use tilewright_engine::DenoiseQuote;
+use tilewright_engine::Quote;
 use tilewright_pipeline::{LatentMap, PromptRequest, SampleModel, SampleOutline, SampleRequest, Size, Steps};
-use tilewright_plan::{Objective, Stage};
+use tilewright_plan::{Denoise, Objective, Stage};
 use tilewright_sampling::Span;
 use tilewright_service_api::{JobRequest, JobStage, OutputFormat, SampleFields};
 
@@ -99,13 +99,10 @@ pub fn inspect<'a>(
 }
 
 /// The least memory and time of a sample.
-fn quote<'a>(
-    device: &'a DeviceState,
-    transformer: &'a SampleModel,
-    outline: &SampleOutline,
-) -> Result<DenoiseQuote<'a>, Refusal> {
+fn quote(device: &DeviceState, transformer: &SampleModel, outline: &SampleOutline) -> Result<Quote<Denoise>, Refusal> {
     let shape = &outline.shape;
-    DenoiseQuote::new(&device.machine, &transformer.denoiser, shape, u64::MAX, Objective::Fastest).map_err(internal)
+    Quote::denoise(&device.machine.basis(), &transformer.denoiser, shape, u64::MAX, Objective::Fastest)
+        .map_err(internal)
 }
 
 /// The work of a job that samples.

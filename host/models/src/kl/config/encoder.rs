@@ -50,6 +50,27 @@ pub struct EncoderConfig {
 }
 
 impl EncoderConfig {
+    /// Checks that pictures [N, C, H, W] of a shape can be encoded, and returns the four extents.
+    ///
+    /// # Errors
+    /// [`Error::Picture`] if they can't.
+    pub fn check_shape(&self, shape: &[i64]) -> Result<[i64; 4]> {
+        let refused = |reason: String| Err(Error::Picture { reason });
+        let [batch, channels, height, width] = *shape else {
+            return refused(format!("a tensor of shape {shape:?} is no pictures: [N, C, H, W] is expected"));
+        };
+        if channels != self.image_channels as i64 {
+            return refused(format!("the picture has {channels} channels, the VAE takes {}", self.image_channels));
+        }
+        let scale = i64::from(self.spatial_scale());
+        if batch < 1 || height < 1 || width < 1 || height % scale != 0 || width % scale != 0 {
+            return refused(format!(
+                "{batch} pictures of {width}×{height} pixels can't be encoded: the sides have to be multiples of {scale}"
+            ));
+        }
+        Ok([batch, channels, height, width])
+    }
+
     /// Pixels per latent pixel.
     pub fn spatial_scale(&self) -> u32 {
         1 << self.down_blocks.iter().filter(|block| block.downsamples).count().min(16)

@@ -6,25 +6,90 @@ use std::{
     time::Duration,
 };
 
-use tch::Device;
-use tilewright_kernels::Measured;
-use tilewright_models::{ComputeFormat, EncoderFile, transformer::Residency};
-use tilewright_nn::{Costs, LayerSeconds, Meter};
-use tilewright_plan::{
-    Dtype, EncoderModel, Layout, Place, Precision, StoredType, Text, TextCapabilities, TextCost, TextOutcome, TextPlan,
-    TextRecord, Trial, WeightForm,
-};
-use tilewright_torch::kernels;
-
-use super::{Texts, USUAL_TOKENS};
 use crate::{
-    Error, Machine, Result, WeightKey,
+    Basis, Error, Priced, Quote, Result,
     costs::{DTYPES, Prices, loading_bytes, ratio},
     denoise::EXPANDED_TRAVERSALS,
 };
+use tilewright_kernels::{Kernels, Measured};
+use tilewright_models::{ComputeFormat, EncoderFile, transformer::Residency};
+use tilewright_nn::{Costs, LayerSeconds, Meter};
+use tilewright_plan::{
+    Dtype, EncoderModel, Layout, Objective, Place, Precision, Stage, StoredType, Text, TextCapabilities, TextCost,
+    TextOutcome, TextPlan, TextRecord, TextRequest, Trial, WeightForm,
+};
+
+/// The most tokens of a text that models are trained with.
+pub const USUAL_TOKENS: i64 = 512;
+
+impl Priced for Text {
+    type Prices = TextPrices;
+}
+
+/// The answer of a store of weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stored {
+    /// The store has room for the weights, so that they can stay in it.
+    pub may_stay: bool,
+    /// The weights are in it, and no task uses them.
+    pub is_idle: bool,
+}
+
+/// Asks the store of weights about those of a plan, by the encoder's place, types, residency and
+/// bytes.
+pub type AskStore<'a> = &'a dyn Fn(Place, ComputeFormat, Residency, u64) -> Stored;
+
+/// Texts for one encoder, by their shapes.
+#[derive(Clone)]
+pub struct TextsShape<'a> {
+    /// The encoder.
+    pub encoder: &'a Arc<EncoderFile>,
+    /// Samples and tokens of each text.
+    pub shapes: Vec<[i64; 2]>,
+    /// Blocks of an encoder of CLIP's kind that come after its inner states.
+    pub left_out: usize,
+    /// The store that the encoder's weights are in.
+    pub store: AskStore<'a>,
+}
+
+impl Quote<Text> {
+    /// Runs of texts in turn, within a limit of the device's memory that counts the weights. `host`
+    /// is the processor beside a GPU, if the encoder may run there.
+    ///
+    /// # Errors
+    /// [`Error::EncoderDoesNotFit`] if not even the leanest plan fits, and [`Error::PromptTooLong`]
+    /// if it would with a shorter text.
+    pub fn text(
+        basis: &Basis,
+        host: Option<&Basis>,
+        texts: TextsShape<'_>,
+        memory_limit: u64,
+        objective: Objective,
+    ) -> Result<Self> {
+        let tokens = texts.shapes.iter().map(|[samples, tokens]| (samples * tokens) as u32).collect();
+        let model = encoder_model(texts.encoder);
+        let prices = TextPrices::new(basis, host, texts)?;
+        prices.check(memory_limit)?;
+        let request = TextRequest { model, tokens, memory_limit, objective, host: basis.host };
+        let capabilities = prices.capabilities();
+        Ok(Self::new_unchecked(basis, Stage::Text, request, capabilities, prices))
+    }
+}
+
+/// Checks texts by their tokens, before they are embedded: the vectors of a long one take
+/// gigabytes.
+///
+/// # Errors
+/// As [`Quote::text`].
+pub fn check_lengths(basis: &Basis, host: Option<&Basis>, texts: TextsShape<'_>, memory_limit: u64) -> Result<()> {
+    if texts.shapes.iter().all(|[_, tokens]| *tokens <= USUAL_TOKENS) {
+        return Ok(());
+    }
+    TextPrices::new(basis, host, texts)?.check(memory_limit)
+}
 
 /// The facts of an encoder that plans depend on.
-pub(super) fn model(encoder: &EncoderFile) -> EncoderModel {
+pub fn encoder_model(encoder: &EncoderFile) -> EncoderModel {
     let config = &encoder.config;
     let types = encoder.stored_types.iter();
     EncoderModel {
@@ -41,9 +106,10 @@ pub(super) fn model(encoder: &EncoderFile) -> EncoderModel {
 
 /// A device that an encoder can run on.
 #[derive(Clone, Debug)]
-pub(super) struct Seat {
+pub struct Seat {
+    /// The place that plans name.
     pub place: Place,
-    pub device: Device,
+    kernels: Kernels,
     measured: Measured,
     /// The seat's memory is the host's beside a device with its own, and no limit counts it.
     pub is_apart: bool,
@@ -51,12 +117,15 @@ pub(super) struct Seat {
 
 /// Bytes of weights: in the pool, and in the pages of their file.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct WeightBytes {
+pub struct WeightBytes {
+    /// In the pool.
     pub pooled: u64,
+    /// In the pages of their file.
     pub mapped: u64,
 }
 
 impl WeightBytes {
+    /// Both.
     pub fn all(self) -> u64 {
         self.pooled.saturating_add(self.mapped)
     }
@@ -74,27 +143,22 @@ pub struct TextPrices {
     shapes: Vec<[i64; 2]>,
     left_out: usize,
     /// The weights that are idle in their store.
-    idle: Vec<WeightKey>,
+    idle: Vec<(Place, ComputeFormat, Residency)>,
     /// The store has room for the weights by the leanest plan, so that they can stay in it.
     can_keep: bool,
     metered: Mutex<HashMap<(Precision, Place, WeightForm), Metered>>,
 }
 
 impl TextPrices {
-    pub(super) fn new(
-        machine: &Machine,
-        host: Option<&Machine>,
-        texts: &Texts<'_>,
-        shapes: Vec<[i64; 2]>,
-    ) -> Result<Self> {
-        let Texts { encoder, weights, left_out, .. } = *texts;
+    fn new(basis: &Basis, host: Option<&Basis>, texts: TextsShape<'_>) -> Result<Self> {
+        let TextsShape { encoder, shapes, left_out, store } = texts;
         let seat =
-            |place, of: &Machine, is_apart| Seat { place, device: of.device, measured: of.measured.clone(), is_apart };
-        let seats = match (machine.device, host) {
-            (Device::Cpu, _) => vec![seat(Place::Host, machine, false)],
-            (_, None) => vec![seat(Place::Device, machine, false)],
-            (_, Some(host)) => {
-                vec![seat(Place::Device, machine, false), seat(Place::Host, host, machine.has_own_memory())]
+            |place, of: &Basis, is_apart| Seat { place, kernels: of.kernels, measured: of.measured.clone(), is_apart };
+        let seats = match (basis.kernels.on_cpu, host) {
+            (true, _) => vec![seat(Place::Host, basis, false)],
+            (false, None) => vec![seat(Place::Device, basis, false)],
+            (false, Some(host)) => {
+                vec![seat(Place::Device, basis, false), seat(Place::Host, host, basis.has_own_memory())]
             }
         };
         let mut prices = Self {
@@ -108,8 +172,10 @@ impl TextPrices {
         };
         for plan in prices.plans() {
             let (key, bytes) = (prices.key(&plan)?, prices.weight_bytes(&plan)?.pooled);
-            prices.can_keep |= weights.may_keep(key.device, bytes);
-            if weights.has_idle(&key) {
+            let (place, format, residency) = key;
+            let stored = store(place, format, residency, bytes);
+            prices.can_keep |= stored.may_stay;
+            if stored.is_idle {
                 prices.idle.push(key);
             }
         }
@@ -117,7 +183,7 @@ impl TextPrices {
     }
 
     /// A plan of each type, place and form of weights.
-    pub(super) fn plans(&self) -> Vec<TextPlan> {
+    fn plans(&self) -> Vec<TextPlan> {
         let mut plans = Vec::new();
         for place in self.seats.iter().map(|seat| seat.place) {
             for dtype in DTYPES.into_iter().filter(|dtype| self.runs(*dtype)) {
@@ -135,7 +201,7 @@ impl TextPrices {
     /// # Errors
     /// [`Error::PromptTooLong`] if one would with a shorter text, else
     /// [`Error::EncoderDoesNotFit`].
-    pub(super) fn check(&self, limit: u64) -> Result<()> {
+    fn check(&self, limit: u64) -> Result<()> {
         let fits = |least: Option<u64>| least.is_none_or(|least| least <= limit);
         let least = self.least_bytes();
         if fits(least) {
@@ -183,14 +249,13 @@ impl TextPrices {
         self.seats.iter().any(|seat| seat.runs(dtype))
     }
 
-    /// The weights that a plan needs, as their store knows them.
-    pub(super) fn key(&self, plan: &TextPlan) -> Result<WeightKey> {
-        let (device, residency) = (self.seat(plan.place)?.device, self.residency(plan)?);
-        Ok(WeightKey::of_transformer(self.encoder.file(), device, format(plan.precision)?, residency))
+    /// The weights that a plan needs: where, in which types, and how they are held.
+    fn key(&self, plan: &TextPlan) -> Result<(Place, ComputeFormat, Residency)> {
+        Ok((self.seat(plan.place)?.place, format(plan.precision)?, self.residency(plan)?))
     }
 
     /// The plans that can be carried out.
-    pub(super) fn capabilities(&self) -> TextCapabilities {
+    fn capabilities(&self) -> TextCapabilities {
         TextCapabilities {
             options: Vec::new(),
             dtypes: DTYPES.into_iter().filter(|dtype| self.runs(*dtype)).collect(),
@@ -201,7 +266,10 @@ impl TextPrices {
     }
 
     /// The device of a place.
-    pub(super) fn seat(&self, place: Place) -> Result<&Seat> {
+    ///
+    /// # Errors
+    /// [`Error::NotOffered`] if the encoder can't run there.
+    pub fn seat(&self, place: Place) -> Result<&Seat> {
         let found = self.seats.iter().find(|seat| seat.place == place);
         found.ok_or_else(|| Error::NotOffered(format!("place={place}: the encoder can't run there")))
     }
@@ -214,7 +282,7 @@ impl TextPrices {
         let stored = self.encoder.stored_bytes as f64;
         let expanded = self.encoder.resident_bytes(format, Residency::Expanded)? as f64;
         let rate = seat.measured.bytes_per_second.max(1.0);
-        if seat.device != Device::Cpu {
+        if !seat.kernels.on_cpu {
             let copied = stored / seat.measured.transfer_bytes_per_second.unwrap_or(rate).max(1.0);
             let unpacked = if weights == WeightForm::Expanded { expanded / rate } else { 0.0 };
             return Ok((copied + unpacked, 0.0));
@@ -227,7 +295,10 @@ impl TextPrices {
     }
 
     /// Bytes of a plan's weights.
-    pub(super) fn weight_bytes(&self, plan: &TextPlan) -> Result<WeightBytes> {
+    ///
+    /// # Errors
+    /// The plan can't be carried out.
+    pub fn weight_bytes(&self, plan: &TextPlan) -> Result<WeightBytes> {
         let residency = self.residency(plan)?;
         let pooled = self.encoder.resident_bytes(format(plan.precision)?, residency)?;
         let mapped = if residency == Residency::Mapped { self.encoder.stored_bytes } else { 0 };
@@ -235,8 +306,11 @@ impl TextPrices {
     }
 
     /// The place of weights by a plan: packed ones stay in their file on a processor.
-    pub(super) fn residency(&self, plan: &TextPlan) -> Result<Residency> {
-        let is_processor = self.seat(plan.place)?.device == Device::Cpu;
+    ///
+    /// # Errors
+    /// The encoder can't run at the plan's place.
+    pub fn residency(&self, plan: &TextPlan) -> Result<Residency> {
+        let is_processor = self.seat(plan.place)?.kernels.on_cpu;
         Ok(match plan.weights {
             WeightForm::Expanded => Residency::Expanded,
             WeightForm::Packed if is_processor => Residency::Mapped,
@@ -247,7 +321,7 @@ impl TextPrices {
     /// The result of [`TextPrices::meter`], from the last time if it is the same work.
     fn metered(&self, plan: &TextPlan, format: ComputeFormat, seat: &Seat) -> Metered {
         // A processor with products of its own expands as much of either form.
-        let has_products = kernels(seat.device).has_products(format.product_dtype);
+        let has_products = seat.kernels.has_products(format.product_dtype);
         let weights = if has_products { WeightForm::Packed } else { plan.weights };
         let key = (plan.precision, seat.place, weights);
         if let Some(known) = self.lock().get(&key) {
@@ -262,7 +336,7 @@ impl TextPrices {
     fn new_meter(&self, precision: Precision, format: ComputeFormat, seat: &Seat, expands_rows: bool) -> Result<Meter> {
         let speed = seat.measured.speeds.iter().find(|speed| speed.dtype == precision.dtype());
         let speed = speed.ok_or_else(|| Error::NotOffered(format!("{precision} can't be run on this device")))?;
-        let costs = Costs { expands_rows, ..Costs::new(speed, &seat.measured, &kernels(seat.device)) };
+        let costs = Costs { expands_rows, ..Costs::new(speed, &seat.measured, &seat.kernels) };
         Ok(Meter::new(format, costs))
     }
 
@@ -293,7 +367,7 @@ impl TextPrices {
         for shape in &self.shapes {
             let states = self.encoder.meter(&meter, *shape, self.left_out)?;
             // On a processor they stay where they are.
-            kept.extend((seat.device == Device::Cpu).then_some(states));
+            kept.extend(seat.kernels.on_cpu.then_some(states));
         }
         drop(kept);
         Ok((meter.peak_bytes(), meter.seconds()))
@@ -316,7 +390,7 @@ impl Prices<Text> for TextPrices {
         let seat = self.seat(plan.place).map_err(words)?;
         let format = format(plan.precision).map_err(words)?;
         let (peak, seconds) = self.metered(plan, format, seat)?;
-        let peak = peak.max(loading_bytes(&self.encoder, plan.weights, seat.device, format.product_dtype));
+        let peak = peak.max(loading_bytes(&self.encoder, plan.weights, seat.kernels.on_cpu, format.product_dtype));
         let weights = self.weight_bytes(plan).map_err(words)?;
         let (load, reading) = self.weight_seconds(plan.weights, format, seat).map_err(words)?;
         let is_loaded = self.idle.contains(&self.key(plan).map_err(words)?);
@@ -348,11 +422,14 @@ impl Prices<Text> for TextPrices {
 }
 
 /// The types that a precision computes in.
-pub(super) fn format(precision: Precision) -> Result<ComputeFormat> {
+///
+/// # Errors
+/// They are none that networks can be run in.
+pub fn format(precision: Precision) -> Result<ComputeFormat> {
     Ok(ComputeFormat::new(precision, Layout::ChannelsFirst)?)
 }
 
 /// True if an encoder that was loaded by one plan serves the other.
-pub(super) fn is_held_alike(one: &TextPlan, other: &TextPlan) -> bool {
+pub fn is_held_alike(one: &TextPlan, other: &TextPlan) -> bool {
     (one.precision, one.place, one.weights) == (other.precision, other.place, other.weights)
 }

@@ -2,10 +2,7 @@
 //! shape: the last one of a row or column moves inward rather than shrinking, since every new shape
 //! may cost a kernel search.
 
-use tch::{Device, Tensor};
 use tilewright_plan::Tile;
-
-use crate::Result;
 
 /// The tiles along one axis, in whatever unit the caller counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,15 +89,6 @@ impl Grid {
     /// Never: a picture has one tile at least.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    /// The weights of rows and of columns, for tiles [.., H, W] on a device.
-    pub(crate) fn ramps(&self, device: Device) -> Result<[Vec<Tensor>; 2]> {
-        let of = |axis: &Axis, shape: [i64; 4]| -> Result<Vec<Tensor>> {
-            let tensor = |weights: &Vec<f32>| Ok(Tensor::f_from_slice(weights)?.f_to_device(device)?.f_view(shape)?);
-            axis.weights().iter().map(tensor).collect()
-        };
-        Ok([of(&self.rows, [1, 1, -1, 1])?, of(&self.columns, [1, 1, 1, -1])?])
     }
 
     /// Each tile's row and column, row by row.

@@ -10,11 +10,8 @@ use tilewright_models::{
 use tilewright_nn::LayerSeconds;
 use tilewright_plan::{Cost, Dtype, Plan, Request, Space, Tile, Time};
 
-use crate::{
-    Machine,
-    autoencoding::costs::{PlanCost, times},
-    grid::Axis,
-};
+use super::costs::{PlanCost, times};
+use crate::{Basis, grid::Axis};
 
 /// Prices of plans for the decodes or the encode of clips on one device.
 #[derive(Debug)]
@@ -37,7 +34,7 @@ pub(crate) struct ClipPrices<C: HalfConfig> {
 
 /// The division of a clip into a plan's chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Chunks {
+pub struct Chunks {
     /// Latent frames after which frames leave; all of them if tiles are decoded one after the
     /// other over the whole clip.
     pub latent_frames: u32,
@@ -48,6 +45,7 @@ pub(super) struct Chunks {
 }
 
 impl Chunks {
+    /// The division by a plan of a clip of `all` latent frames.
     pub fn of(plan: &Plan, temporal: u32, all: u32) -> Self {
         // The host's choice if the plan leaves it: one latent frame at a time, as diffusers
         // does.
@@ -65,9 +63,9 @@ impl Chunks {
 impl<C: HalfConfig> ClipPrices<C> {
     /// Works out the prices of every precision and memory order that the device was measured in.
     /// `channels` are those of latents and of pictures.
-    pub fn new(config: &C, channels: [usize; 2], request: &Request, machine: &Machine) -> Self {
+    pub fn new(config: &C, channels: [usize; 2], request: &Request, basis: &Basis) -> Self {
         let [scale, temporal] = config.scales();
-        let (measured, kernels) = (&machine.measured, machine.kernels());
+        let Basis { measured, kernels, .. } = basis;
         let [latent_channels, image_channels] = channels.map(|channels| channels as f64);
         Self {
             batch: request.batch,
@@ -81,8 +79,8 @@ impl<C: HalfConfig> ClipPrices<C> {
             image_channels,
             bytes_per_second: measured.bytes_per_second,
             transfer_bytes_per_second: measured.transfer_bytes_per_second.unwrap_or(f64::INFINITY),
-            kernels,
-            prices: Metered::new(config, measured, &kernels),
+            kernels: *kernels,
+            prices: Metered::new(config, measured, kernels),
         }
     }
 

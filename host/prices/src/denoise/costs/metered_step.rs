@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use tch::Device;
 use tilewright_models::{AnyConfig, BlockChoice, Context, Inputs, Network};
 use tilewright_nn::{Meter, MeterTensor, Ops, TokenOps, TokenScope};
 use tilewright_plan::{DenoisePlan, Dtype, StepReuse};
@@ -196,7 +195,7 @@ impl<'a> MeteredStep<'a> {
     /// which are there already.
     fn given_bytes(&self) -> u64 {
         let shape = &self.prices.shape;
-        match shape.steps() == 1 && self.prices.device == Device::Cpu {
+        match shape.steps() == 1 && self.prices.basis.kernels.on_cpu {
             true => shape.latents.iter().product::<i64>() as u64 * size_of::<f32>() as u64,
             false => 0,
         }

@@ -11,11 +11,8 @@ use tilewright_models::{
 use tilewright_nn::LayerSeconds;
 use tilewright_plan::{Cost, Dtype, Plan, Request, Space, Time};
 
-use crate::{
-    Machine,
-    autoencoding::costs::{PlanCost, times},
-    grid::Axis,
-};
+use super::costs::{PlanCost, times};
+use crate::{Basis, grid::Axis};
 
 /// Prices plans for one request on one device.
 #[derive(Debug)]
@@ -42,21 +39,21 @@ struct Values {
 
 impl Estimator<Config> {
     /// Prices decodes in every precision and memory order that the device was measured in.
-    pub fn new(config: &Config, request: &Request, machine: &Machine) -> Self {
+    pub fn new(config: &Config, request: &Request, basis: &Basis) -> Self {
         let scale = f64::from(config.spatial_scale());
         let latent = config.latent_channels as f64 / (scale * scale);
         let values = Values { input: latent, output: config.image_channels as f64, ramp: 1.0, exact: true };
-        Self::with_values(values, request, machine, config)
+        Self::with_values(values, request, basis, config)
     }
 }
 
 impl Estimator<EncoderConfig> {
     /// The same of encodes.
-    pub fn encoding(config: &EncoderConfig, request: &Request, machine: &Machine) -> Self {
+    pub fn encoding(config: &EncoderConfig, request: &Request, basis: &Basis) -> Self {
         let scale = f64::from(config.spatial_scale());
         let latent = config.latent_channels as f64 / (scale * scale);
         let values = Values { input: config.image_channels as f64, output: latent, ramp: 1.0 / scale, exact: false };
-        Self::with_values(values, request, machine, config)
+        Self::with_values(values, request, basis, config)
     }
 }
 
@@ -88,16 +85,16 @@ impl<C: HalfConfig> Estimator<C> {
         Division { tiles, extent: Extent { batch, height, width, band }, ramps }
     }
 
-    fn with_values(values: Values, request: &Request, machine: &Machine, config: &C) -> Self {
-        let (measured, kernels) = (&machine.measured, machine.kernels());
+    fn with_values(values: Values, request: &Request, basis: &Basis, config: &C) -> Self {
+        let Basis { measured, kernels, .. } = basis;
         Self {
             batch: request.batch,
             height: request.height,
             width: request.width,
             values,
             bytes_per_second: measured.bytes_per_second,
-            kernels,
-            metered: Metered::new(config, measured, &kernels),
+            kernels: *kernels,
+            metered: Metered::new(config, measured, kernels),
         }
     }
 }

@@ -2,18 +2,17 @@
 
 use std::{fmt::Debug, sync::Arc};
 
-use tch::Device;
 use tilewright_models::{AnyConfig, NetworkFile};
 use tilewright_nn::LayerSeconds;
 use tilewright_plan::{CostModel, Dtype, Record, Trial, WeightForm, Work};
 
-use crate::work::Runnable;
+use crate::Priced;
 
 /// The types that products of samples and of text encoders can run in.
 pub(crate) const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::Bf16, Dtype::F16];
 
 /// The factor between what was measured and what was expected, if anything was.
-pub(crate) fn ratio(measured: f64, estimated: f64) -> Option<f64> {
+pub fn ratio(measured: f64, estimated: f64) -> Option<f64> {
     (estimated > 0.0).then(|| measured / estimated)
 }
 
@@ -22,11 +21,11 @@ pub(crate) fn ratio(measured: f64, estimated: f64) -> Option<f64> {
 pub(crate) fn loading_bytes<C: AnyConfig>(
     file: &NetworkFile<C>,
     weights: WeightForm,
-    device: Device,
+    on_cpu: bool,
     dtype: Dtype,
 ) -> u64 {
-    match (weights, device) {
-        (WeightForm::Expanded, Device::Cuda(_)) => file.expanding_bytes(dtype),
+    match (weights, on_cpu) {
+        (WeightForm::Expanded, false) => file.expanding_bytes(dtype),
         _ => 0,
     }
 }
@@ -47,14 +46,15 @@ pub trait Prices<W: Work>: Debug + Send + Sync + 'static {
     fn trial(&self, record: &Record<W>) -> Option<Trial<W>>;
 }
 
-/// The cost model of a job: its prices, and what was measured before, newest first.
+/// The cost model of a request: its prices, and what was measured before, newest first.
 #[derive(Clone, Debug)]
-pub(crate) struct Costs<W: Runnable> {
+pub struct Costs<W: Priced> {
+    /// The prices of its plans.
     pub prices: Arc<W::Prices>,
     trials: Vec<Trial<W>>,
 }
 
-impl<W: Runnable> Costs<W> {
+impl<W: Priced> Costs<W> {
     /// These prices, with nothing measured before.
     pub fn new(prices: W::Prices) -> Self {
         Self { prices: Arc::new(prices), trials: Vec::new() }
@@ -67,7 +67,7 @@ impl<W: Runnable> Costs<W> {
     }
 }
 
-impl<W: Runnable> CostModel<W> for Costs<W> {
+impl<W: Priced> CostModel<W> for Costs<W> {
     fn estimate_one(&self, plan: &W::Plan) -> Result<W::Cost, String> {
         self.prices.price(plan)
     }

@@ -6,11 +6,11 @@ use tilewright_models::wan_vae::{EncoderConfig, EncoderExtent};
 use tilewright_nn::LayerSeconds;
 use tilewright_plan::{Cost, Plan, Space, Time};
 
-use crate::clip::price::{ClipCost, ClipPrices};
+use super::clips::{ClipCost, ClipPrices};
 
 /// Frames after the first that are asked for at once: a multiple of the temporal scale, which is
 /// the host's choice if the plan leaves it.
-pub(super) fn chunk(plan: &Plan, temporal: u32, frames: u32) -> u32 {
+pub fn chunk(plan: &Plan, temporal: u32, frames: u32) -> u32 {
     let wanted = match plan.time {
         Time::Whole => temporal,
         Time::Carried { frames } | Time::Blended { frames, .. } => frames,

@@ -8,20 +8,18 @@ use std::{
     time::Duration,
 };
 
-use tch::Device;
-use tilewright_kernels::{Kernels, Measured};
+use tilewright_kernels::Kernels;
 use tilewright_models::{ComputeFormat, DenoiserConfig, DenoiserFile, transformer::Residency};
-use tilewright_nn::{Costs, LayerSeconds, Meter, fuses_attention};
+use tilewright_nn::{Costs, LayerSeconds, Meter};
 use tilewright_plan::{
     Attention, Denoise, DenoiseCapabilities, DenoiseCost, DenoiseOutcome, DenoisePlan, DenoiseRecord, DenoiserModel,
     Dtype, FP8_SUMS, LEAST_QUERIES, Layout, MOST_BLOCKS_AHEAD, MOST_PARTS, PlanOption, Products, QUICK, Release, Stage,
     Trial, WeightForm, Work,
 };
-use tilewright_torch::{device, kernels};
 
 use super::{Denoiser, passes::passes, shape::SampleShape};
 use crate::{
-    Error, Machine, Result, WeightKey,
+    Basis, Error, Result,
     costs::{DTYPES, Prices, loading_bytes, ratio},
 };
 
@@ -48,23 +46,19 @@ type Metered = std::result::Result<(u64, f64), String>;
 pub struct DenoisePrices {
     experts: Vec<Arc<DenoiserFile>>,
     model: DenoiserModel,
-    pub(super) shape: SampleShape,
-    device: Device,
-    device_name: String,
-    measured: Measured,
+    shape: SampleShape,
+    basis: Basis,
     /// The results for the parts of plans that a meter sees.
     metered: Mutex<HashMap<DenoisePlan, Metered>>,
 }
 
 impl DenoisePrices {
-    pub(super) fn new(machine: &Machine, denoiser: &Denoiser, shape: &SampleShape) -> Self {
+    pub(super) fn new(basis: &Basis, denoiser: &Denoiser, shape: &SampleShape) -> Self {
         Self {
-            experts: denoiser.experts.clone(),
+            experts: denoiser.files().to_vec(),
             model: denoiser.model(),
             shape: shape.clone(),
-            device: machine.device,
-            device_name: machine.facts.name.clone(),
-            measured: machine.measured.clone(),
+            basis: basis.clone(),
             metered: Mutex::default(),
         }
     }
@@ -74,12 +68,12 @@ impl DenoisePrices {
     }
 
     fn kernels(&self) -> Kernels {
-        kernels(self.device)
+        self.basis.kernels
     }
 
     /// The plans that can be carried out.
     pub(super) fn capabilities(&self) -> DenoiseCapabilities {
-        let is_measured = |dtype: &Dtype| self.measured.speeds.iter().any(|speed| speed.dtype == *dtype);
+        let is_measured = |dtype: &Dtype| self.basis.measured.speeds.iter().any(|speed| speed.dtype == *dtype);
         let fused = self.format(&DenoisePlan::plain());
         DenoiseCapabilities {
             options: PlanOption::offered(
@@ -90,8 +84,7 @@ impl DenoisePrices {
             dtypes: DTYPES.into_iter().filter(is_measured).collect(),
             fp8_products: self.has_fp8_products().is_ok(),
             int8_products: self.has_int8_products().is_ok(),
-            fused_attention: fused
-                .is_ok_and(|format| fuses_attention(&format, self.device, self.config().head_width())),
+            fused_attention: fused.is_ok_and(|format| self.fuses_attention(format)),
             queries_least: LEAST_QUERIES,
             ahead_most: MOST_BLOCKS_AHEAD,
             parts_most: MOST_PARTS,
@@ -104,7 +97,7 @@ impl DenoisePrices {
     /// counts the bytes of blocks, once for each run through the network. A GPU's products read
     /// them beside the work, and the meter counts their expansion.
     fn reading(&self, plan: &DenoisePlan, format: ComputeFormat, stored: u64) -> f64 {
-        if self.device != Device::Cpu {
+        if !self.basis.kernels.on_cpu {
             return 0.0;
         }
         let share = stored as f64 / self.model.stored_bytes.max(1) as f64;
@@ -119,41 +112,44 @@ impl DenoisePrices {
             WeightForm::Expanded => EXPANDED_TRAVERSALS * computed,
         };
         let again = FEED_FORWARD_SHARE * f64::from(plan.feed_forward.saturating_sub(1));
-        once * (1.0 + again) / self.measured.bytes_per_second.max(1.0)
+        once * (1.0 + again) / self.basis.measured.bytes_per_second.max(1.0)
+    }
+
+    /// The shapes of the sample's input.
+    pub fn shape(&self) -> &SampleShape {
+        &self.shape
     }
 
     /// The change of the output up to which a plan reuses it: no more than the user allows.
-    pub(super) fn reuse(&self, plan: &DenoisePlan) -> Option<f64> {
+    pub fn reuse(&self, plan: &DenoisePlan) -> Option<f64> {
         self.shape.reuse.map(|most| most.min(plan.reuse.threshold())).filter(|threshold| *threshold > 0.0)
     }
 
-    /// The weights of an expert by a plan, as their store knows them, and their bytes in the
-    /// device's memory.
-    pub(super) fn weights(&self, expert: usize, plan: &DenoisePlan, format: ComputeFormat) -> Result<(WeightKey, u64)> {
-        let (file, residency) = (&self.experts[expert], residency(plan, self.device));
-        let resident = file.resident_bytes(format, residency)?;
-        let cost = self.price(plan).ok();
-        let bytes = self.pooled_bytes(plan, cost.as_ref(), resident);
-        Ok((WeightKey::of_transformer(file.file(), self.device, format, residency), bytes))
+    /// True if attention is fused on the device in a format, as heads of the network's width are.
+    fn fuses_attention(&self, format: ComputeFormat) -> bool {
+        self.basis.attention.is_fused(self.config().head_width(), format.product_dtype)
     }
 
     /// Bytes of a plan's weights that take the device's memory while the network runs.
-    pub(super) fn pooled_bytes(&self, plan: &DenoisePlan, cost: Option<&DenoiseCost>, resident: u64) -> u64 {
-        match residency(plan, self.device) {
+    pub fn pooled_bytes(&self, plan: &DenoisePlan, cost: Option<&DenoiseCost>, resident: u64) -> u64 {
+        match residency(plan, self.basis.kernels.on_cpu) {
             Residency::Streamed => cost.map_or(resident, |cost| cost.weights_bytes),
             _ => resident,
         }
     }
 
     /// The types that a plan computes in.
-    pub(super) fn format(&self, plan: &DenoisePlan) -> Result<ComputeFormat> {
+    ///
+    /// # Errors
+    /// [`Error::NotOffered`] if the device or the weights don't allow it.
+    pub fn format(&self, plan: &DenoisePlan) -> Result<ComputeFormat> {
         let queries = match plan.attention {
             Attention::Fused => None,
             Attention::Pieces { queries } => Some(queries.into()),
         };
         let feed_forward_parts = plan.feed_forward.into();
         let format = ComputeFormat::new(plan.precision, Layout::ChannelsFirst)?;
-        let speed = self.measured.speeds.iter().find(|speed| speed.dtype == format.product_dtype);
+        let speed = self.basis.measured.speeds.iter().find(|speed| speed.dtype == format.product_dtype);
         let heads_apart = speed.and_then(|speed| speed.heads).is_some_and(|heads| heads.apart);
         let format = ComputeFormat { queries, feed_forward_parts, heads_apart, ..format };
         let refused = |reason: &str| Err(Error::NotOffered(reason.into()));
@@ -186,7 +182,7 @@ impl DenoisePrices {
             let needed = "a processor with AVX-512 VNNI has them";
             return Err(Error::NotOffered(format!(
                 "products=int8: {} has no products in INT8: {needed}",
-                self.device_name
+                self.basis.facts.name
             )));
         }
         if !stored.suits_int8_products() {
@@ -200,8 +196,8 @@ impl DenoisePrices {
 
     /// Refuses products in FP8 where the device or the weights have none.
     fn has_fp8_products(&self) -> Result<()> {
-        if !device::has_fp8_products(self.device) {
-            return Err(Error::NotOffered(format!("products=fp8: {} has no products in FP8", self.device_name)));
+        if !self.basis.fp8_products {
+            return Err(Error::NotOffered(format!("products=fp8: {} has no products in FP8", self.basis.facts.name)));
         }
         if !self.experts.iter().all(|file| file.has_fp8_products()) {
             let needed = "matrices in f8_e4m3 with one scale each are needed";
@@ -212,8 +208,11 @@ impl DenoisePrices {
     }
 
     /// Bytes of memory that weights are held in beside their file.
-    pub(super) fn resident_bytes(&self, plan: &DenoisePlan, format: ComputeFormat) -> Result<u64> {
-        let residency = residency(plan, self.device);
+    ///
+    /// # Errors
+    /// The weights can't be held so.
+    pub fn resident_bytes(&self, plan: &DenoisePlan, format: ComputeFormat) -> Result<u64> {
+        let residency = residency(plan, self.basis.kernels.on_cpu);
         let of = |file: &Arc<DenoiserFile>| file.resident_bytes(format, residency).map_err(Error::Model);
         let all = self.experts.iter().map(of).collect::<Result<Vec<u64>>>()?;
         Ok(all.into_iter().max().unwrap_or_default())
@@ -249,11 +248,11 @@ impl DenoisePrices {
 impl DenoisePrices {
     /// The costs of operations by a plan.
     fn costs(&self, plan: &DenoisePlan, format: ComputeFormat) -> std::result::Result<Costs, String> {
-        let speed = self.measured.speeds.iter().find(|speed| speed.dtype == plan.precision.dtype());
+        let speed = self.basis.measured.speeds.iter().find(|speed| speed.dtype == plan.precision.dtype());
         let speed = speed.ok_or_else(|| format!("{} can't be run on this device", plan.precision))?;
-        let fused_attention = fuses_attention(&format, self.device, self.config().head_width());
+        let fused_attention = self.fuses_attention(format);
         let expands_rows = self.expands_rows(plan, format);
-        Ok(Costs { fused_attention, expands_rows, ..Costs::new(speed, &self.measured, &self.kernels()) })
+        Ok(Costs { fused_attention, expands_rows, ..Costs::new(speed, &self.basis.measured, &self.kernels()) })
     }
 
     /// Runs through the network in a step.
@@ -280,7 +279,9 @@ impl Prices<Denoise> for DenoisePrices {
         let format = self.format(plan).map_err(|error| error.to_string())?;
         let costs = self.costs(plan, format)?;
         let (peak, seconds) = self.metered(format, costs, plan)?;
-        let loading = |file: &Arc<DenoiserFile>| loading_bytes(file, plan.weights, self.device, format.product_dtype);
+        let loading = |file: &Arc<DenoiserFile>| {
+            loading_bytes(file, plan.weights, self.basis.kernels.on_cpu, format.product_dtype)
+        };
         let peak = self.experts.iter().map(loading).fold(peak, u64::max);
         let model = &self.model;
         let resident = self.resident_bytes(plan, format).map_err(|error| error.to_string())?;
@@ -289,7 +290,7 @@ impl Prices<Denoise> for DenoisePrices {
         let whole: u64 = blocks.iter().sum();
         // Bytes of the blocks that are held at once.
         let streamed = at_once.map_or(whole, |at_once| at_once.min(whole));
-        let waiting = match residency(plan, self.device) {
+        let waiting = match residency(plan, self.basis.kernels.on_cpu) {
             Residency::Mapped => model.stored_bytes.saturating_sub(whole) + streamed,
             Residency::Streamed => streamed,
             Residency::Packed | Residency::Expanded => 0,
@@ -299,7 +300,7 @@ impl Prices<Denoise> for DenoisePrices {
         let runs = self.runs(plan);
         let moved_bytes = if plan.ahead.is_some() && plan.weights == WeightForm::Packed { runs * whole } else { 0 };
         let seconds = seconds + self.reading(plan, format, runs * whole);
-        let copying = self.measured.transfer_bytes_per_second.map_or(0.0, |rate| moved_bytes as f64 / rate);
+        let copying = self.basis.measured.transfer_bytes_per_second.map_or(0.0, |rate| moved_bytes as f64 / rate);
         // Blocks that are read ahead come beside the work on the one before.
         let seconds = if plan.ahead == Some(0) { seconds + copying } else { seconds.max(copying) };
         let step = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
@@ -325,10 +326,10 @@ impl Prices<Denoise> for DenoisePrices {
 }
 
 /// The place of weights by a plan.
-pub(super) fn residency(plan: &DenoisePlan, device: Device) -> Residency {
+pub fn residency(plan: &DenoisePlan, on_cpu: bool) -> Residency {
     match (plan.weights, plan.ahead) {
         (WeightForm::Expanded, _) => Residency::Expanded,
-        (WeightForm::Packed, _) if device == Device::Cpu => Residency::Mapped,
+        (WeightForm::Packed, _) if on_cpu => Residency::Mapped,
         (WeightForm::Packed, None) => Residency::Packed,
         (WeightForm::Packed, Some(_)) => Residency::Streamed,
     }
