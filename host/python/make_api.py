@@ -52,7 +52,8 @@ def parameters(name: str, all_of: list[dict[str, Any]]) -> list[str]:
 def make(document: dict[str, Any]) -> str:
     schemas = document["components"]["schemas"]
     types = Types(schemas, fills_in=False)
-    aliases, classes = [], []
+    aliases: list[list[str]] = []
+    classes: list[list[str]] = []
     for key, schema in schemas.items():
         if key in LEFT_OUT:
             continue

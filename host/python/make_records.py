@@ -9,9 +9,9 @@ import json
 import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from schema_types import Schema, Types, camel, description, is_tagged, module
+from schema_types import Schema, Types, camel, description, is_tagged, module, name_of
 
 HEAD = '''"""The types of decisions and their records, with the fields and names of their JSON. Sizes are bytes, times
 milliseconds.
@@ -36,22 +36,23 @@ SUFFIX = ".schema.json"
 def references(schema: Any) -> set[str]:
     """The names that a schema refers to."""
     if isinstance(schema, list):
-        return set().union(*map(references, schema))
+        return set[str]().union(*map(references, cast("list[Any]", schema)))
     if not isinstance(schema, dict):
         return set()
-    own = {schema["$ref"].rsplit("/", 1)[-1]} if "$ref" in schema else set[str]()
-    return own.union(*map(references, schema.values()))
+    found = cast(Schema, schema)
+    own = {name_of(found["$ref"])} if "$ref" in found else set[str]()
+    return own.union(*map(references, found.values()))
 
 
 def renamed(schema: Any, names: dict[str, str]) -> Any:
     """A schema whose references have other names."""
     if isinstance(schema, list):
-        return [renamed(one, names) for one in schema]
+        return [renamed(one, names) for one in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
         return schema
-    found = {key: renamed(value, names) for key, value in schema.items()}
+    found = {key: renamed(value, names) for key, value in cast(Schema, schema).items()}
     if "$ref" in found:
-        name = found["$ref"].rsplit("/", 1)[-1]
+        name = name_of(found["$ref"])
         found["$ref"] = f"#/$defs/{names.get(name, name)}"
     return found
 
@@ -79,7 +80,8 @@ def gather(documents: dict[str, Schema]) -> dict[str, Schema]:
     for record, document in documents.items():
         prefix = record.removesuffix("Record")
         names = {key: f"{prefix}{key}" for key in own_names(record, documents)}
-        for key, schema in document["$defs"].items():
+        schemas: dict[str, Schema] = document["$defs"]
+        for key, schema in schemas.items():
             own = names.get(key, key)
             schema = renamed(schema, names)
             assert found.setdefault(own, schema) == schema, own

@@ -9,7 +9,7 @@ import re
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 Schema = dict[str, Any]
 
@@ -54,6 +54,7 @@ def union(parts: Iterable[str]) -> str:
 
 
 def annotation(schema: Schema) -> str:
+    """The type of a schema's values, as Python writes it."""
     if "$ref" in schema:
         return name_of(schema["$ref"])
     if "const" in schema:
@@ -66,10 +67,11 @@ def annotation(schema: Schema) -> str:
             return union(annotation(part) for part in schema[key])
     kind = schema.get("type", "object")
     if isinstance(kind, list):
-        return union(annotation({**schema, "type": one}) for one in kind)
+        return union(annotation({**schema, "type": one}) for one in cast("list[str]", kind))
     if kind == "array":
         if "prefixItems" in schema:
-            return f"tuple[{', '.join(annotation(one) for one in schema['prefixItems'])}]"
+            parts: list[Schema] = schema["prefixItems"]
+            return f"tuple[{', '.join(annotation(one) for one in parts)}]"
         return f"tuple[{annotation(schema.get('items', {}))}, ...]"
     if kind == "object" and isinstance(schema.get("additionalProperties"), dict) and "properties" not in schema:
         values = annotation(schema["additionalProperties"])
@@ -107,8 +109,8 @@ class Types:
 
     schemas: dict[str, Schema]
     fills_in: bool
-    needs: dict[str, set[str]] = field(default_factory=dict)
-    parts: dict[str, str] = field(default_factory=dict)
+    needs: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    parts: dict[str, str] = field(default_factory=dict[str, str])
 
     def resolved(self, schema: Schema) -> Schema:
         return self.schemas[schema["$ref"].rsplit("/", 1)[-1]] if "$ref" in schema else schema
@@ -136,7 +138,8 @@ class Types:
 
     def _value_of(self, schema: Schema) -> str:
         """What stands for a field that is absent: its default, or the empty value of its type."""
-        default, of = schema.get("default"), self.resolved(schema)
+        default: Any = schema.get("default")
+        of = self.resolved(schema)
         if default is None:
             if of.get("type") == "array":
                 return "()"
@@ -145,8 +148,9 @@ class Types:
             return {"boolean": "False", "integer": "0", "number": "0.0"}.get(str(of.get("type")), "None")
         if isinstance(default, dict):
             # Of a tagged union; more than the kind was never a default.
-            assert is_tagged(of) and list(default) == ["kind"], default
-            return f"{camel(default['kind'])}{name_of(schema['$ref'])}()"
+            [(key, kind)] = cast(Schema, default).items()
+            assert is_tagged(of) and key == "kind", schema
+            return f"{camel(kind)}{name_of(schema['$ref'])}()"
         return repr(default)
 
     def properties(self, schema: Schema) -> tuple[dict[str, Schema], list[str]]:

@@ -299,6 +299,9 @@ pub struct DeviceShow {
     /// The device.
     #[command(flatten)]
     pub on: DeviceOptions,
+    /// Show what was measured before, and measure only if nothing was
+    #[arg(long)]
+    pub kept: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -8,6 +8,7 @@ use std::io::Write;
 use serde::Serialize;
 use tilewright_engine::{Machine, Probe, announce_probe};
 use tilewright_plan::{Backend, Device, Dtype, bytes, words::with_noun};
+use tilewright_prices::Described;
 use tilewright_torch::{
     attention, backend,
     device::{amd_gpus, system_memory},
@@ -36,6 +37,9 @@ struct Report {
     /// True if convolutions go through MIOpen; none of a device without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     miopen: Option<bool>,
+    /// All that prices of plans are made from beside the facts.
+    #[serde(flatten)]
+    described: Described,
 }
 
 #[derive(Serialize)]
@@ -98,7 +102,7 @@ pub fn run(arguments: &DeviceArguments) -> Outcome {
 /// Measures and shows a device.
 fn show(arguments: &DeviceShow) -> Outcome {
     arguments.on.set_threads();
-    let report = report(&Machine::open(arguments.on.device, Probe::Fresh)?)?;
+    let report = report(&Machine::open(arguments.on.device, if arguments.kept { Probe::Kept } else { Probe::Fresh })?)?;
     if arguments.json {
         return printer::json(&report);
     }
@@ -154,6 +158,7 @@ fn report(machine: &Machine) -> Outcome<Report> {
             .collect(),
         attention: attention.collect(),
         miopen: measured.miopen,
+        described: machine.basis().described(machine.fingerprint.clone()),
     })
 }
 

@@ -45,7 +45,7 @@ pub use conditions::{Between, Case, Conditions};
 pub use devices::{Choice, Device};
 pub use error::{Error, Result};
 pub use models::{Model, ModelSource};
-pub use policies::Policies;
+pub use policies::{NotAdmitted, Policies, signature_of};
 pub use policy::{Policy, Source, Wasi};
 pub use routes::{Canary, Route, TakeOver};
 pub use server::{LogFormat, Role, Server, ServerLimits, Telemetry, Tls, Token};

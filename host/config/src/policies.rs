@@ -1,12 +1,12 @@
 //! `[policies]`: rules for all policies, and those with a name of the user's own.
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, io::ErrorKind, path::Path};
 
 use serde::{
     Deserialize, Deserializer,
     de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
 };
-use tilewright_signing::{TrustList, Trusted};
+use tilewright_signing::{Refusal, TrustList, Trusted, read_text, signature_path};
 
 use crate::{policy::Policy, values::Name};
 
@@ -26,6 +26,44 @@ pub struct Policies {
     pub trusted: TrustList,
     /// `[policies.NAME]`. One with the name of a shipped policy replaces it.
     pub named: BTreeMap<String, Policy>,
+}
+
+/// The reason why a policy's file may not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum NotAdmitted {
+    /// Its signature can't be read.
+    #[error(transparent)]
+    Unreadable(tilewright_signing::Error),
+    /// No trusted key has signed it.
+    #[error(transparent)]
+    Refused(Refusal),
+}
+
+impl Policies {
+    /// Verifies that a trusted key has signed these bytes, in the file beside theirs, if that is
+    /// required.
+    ///
+    /// # Errors
+    /// It has not.
+    pub fn verify_file(&self, path: &Path, bytes: &[u8]) -> Result<(), NotAdmitted> {
+        if !self.require_signed {
+            return Ok(());
+        }
+        let signature = signature_of(path).map_err(NotAdmitted::Unreadable)?;
+        self.trusted.verify(bytes, signature.as_deref()).map(drop).map_err(NotAdmitted::Refused)
+    }
+}
+
+/// The text of the signature beside a policy's file, if there is one.
+///
+/// # Errors
+/// It can't be read.
+pub fn signature_of(path: &Path) -> Result<Option<String>, tilewright_signing::Error> {
+    match read_text(&signature_path(path)) {
+        Ok(text) => Ok(Some(text)),
+        Err(tilewright_signing::Error::Unreadable { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 impl<'de> Deserialize<'de> for Policies {

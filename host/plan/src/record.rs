@@ -1,12 +1,15 @@
 //! A decision and its outcome as one JSON object: `--json` prints it, `--record` appends it to a
 //! file, and a PNG carries it.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Decision, Device, Exchange, Failure, Fallback, PolicyIdentity, Stage, Vae, Work, milliseconds};
+use crate::{
+    CostModel, Decision, Device, Exchange, Failure, Fallback, PolicyIdentity, Question, Stage, Vae, Work, milliseconds,
+    predict_cost,
+};
 
 /// A decision, its outcome, and everything needed to make the decision again. Sizes are bytes,
 /// times milliseconds.
@@ -120,6 +123,39 @@ impl<W: Work> FailedAttempt<W> {
     pub fn new(decision: Decision<W>, failure: Failure) -> Self {
         let Decision { answer, plan, adjusted, fallback, fuel, .. } = decision;
         Self { plan, failure, answer, adjusted, fallback, fuel, step: None }
+    }
+}
+
+impl<W: Work> Record<W> {
+    /// The record of a decision that was made now, with its price by the costs that the planner was
+    /// given.
+    pub fn of(
+        question: &Question<'_, W>,
+        policy: &PolicyIdentity,
+        decision: &Decision<W>,
+        costs: &dyn CostModel<W>,
+    ) -> Self {
+        Self {
+            tilewright: env!("CARGO_PKG_VERSION").into(),
+            time: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
+            stage: Some(question.stage),
+            request: question.request.clone(),
+            capabilities: Some(question.capabilities.clone()),
+            device: question.device.clone(),
+            policy: policy.clone(),
+            answer: decision.answer.clone(),
+            plan: decision.plan.clone(),
+            adjusted: decision.adjusted.clone(),
+            fallback: decision.fallback.clone(),
+            decision: decision.elapsed,
+            fuel: decision.fuel,
+            estimate: costs.estimate_one(&decision.plan).ok(),
+            expected: predict_cost(costs, &decision.plan),
+            attempts: Vec::new(),
+            outcome: None,
+            resumed_frames: 0,
+            exchange: None,
+        }
     }
 }
 

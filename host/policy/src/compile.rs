@@ -7,11 +7,13 @@
 
 mod child;
 
+pub use child::{compile_by, serve_compilation};
+
 use std::{
     borrow::Cow,
     io::{self, Read, Write},
-    os::unix::process::{CommandExt, ExitStatusExt},
-    process::{Child, ChildStdout, Command, ExitStatus, Stdio},
+    os::unix::process::ExitStatusExt,
+    process::{Child, ChildStdout, ExitStatus, Stdio},
     sync::{Condvar, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -77,8 +79,7 @@ pub(crate) fn in_child(policy: &str, bytes: &[u8], limits: &Limits) -> Result<Ve
     let sandbox =
         |error: io::Error| PolicyError::Sandbox { detail: format!("no process to compile a policy in: {error}") };
     let request = serde_json::to_vec(&request).map_err(|error| sandbox(error.into()))?;
-    let mut child = Command::new(child::program())
-        .arg0(child::NAME)
+    let mut child = child::command()
         .args([compile.memory_bytes.to_string(), compile.cpu_seconds.to_string()])
         .env("RAYON_NUM_THREADS", compile.threads.to_string())
         .stdin(Stdio::piped())

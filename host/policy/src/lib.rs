@@ -34,6 +34,7 @@ mod wasi;
 mod work;
 
 pub use cache::CacheDir;
+pub use compile::{compile_by, serve_compilation};
 pub use clock::{Clock, MachineClock};
 pub use error::{Fault, PolicyError};
 pub use fallback_planner::FallbackPlanner;

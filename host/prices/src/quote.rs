@@ -1,13 +1,10 @@
 //! A request that can be decided on and priced: all that there is before a plan is carried out.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{sync::Arc, time::Duration};
 
 use tilewright_nn::LayerSeconds;
 use tilewright_plan::{
-    Candidate, Decision, Device as Facts, FailedAttempt, Planner, Question, Record, Stage, Work, predict_cost,
+    Candidate, Decision, Device as Facts, FailedAttempt, Planner, Question, Record, Stage, Work,
 };
 
 use crate::{
@@ -130,26 +127,7 @@ impl<W: Priced> Quote<W> {
         attempts: Vec<FailedAttempt<W>>,
         outcome: Option<W::Outcome>,
     ) -> Record<W> {
-        Record {
-            tilewright: env!("CARGO_PKG_VERSION").into(),
-            time: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
-            stage: Some(self.stage),
-            request: self.request.clone(),
-            capabilities: Some(self.capabilities.clone()),
-            device: self.facts.clone(),
-            policy: planner.identity().clone(),
-            answer: decision.answer.clone(),
-            plan: decision.plan.clone(),
-            adjusted: decision.adjusted.clone(),
-            fallback: decision.fallback.clone(),
-            decision: decision.elapsed,
-            fuel: decision.fuel,
-            estimate: self.estimate(&decision.plan).ok(),
-            expected: predict_cost(&*self.costs, &decision.plan),
-            attempts,
-            outcome,
-            resumed_frames: 0,
-            exchange: None,
-        }
+        let made = Record::of(&self.question(), planner.identity(), decision, &*self.costs);
+        Record { attempts, outcome, ..made }
     }
 }

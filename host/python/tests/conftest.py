@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,12 +19,23 @@ os.environ.setdefault("TILEWRIGHT_PROGRAM", str(ROOT / "target" / "debug" / "til
 sys.path.insert(0, str(ROOT / "host" / "python"))
 
 import tilewright  # noqa: E402
+from tilewright.engine import Model  # noqa: E402
 
-MODELS = {
-    "shapes": EXAMPLES / "models" / "flux-shapes",
-    "picture": {"vae": EXAMPLES / "models" / "flux-tiny" / "ae.safetensors"},
+SHAPES = EXAMPLES / "models" / "flux-shapes"
+VAE = EXAMPLES / "models" / "flux-tiny" / "ae.safetensors"
+MODELS: dict[str, Model] = {
+    "shapes": SHAPES,
+    "picture": {"vae": VAE},
     "clip": {"vae": EXAMPLES / "models" / "wan-tiny" / "Wan2.1_VAE.safetensors"},
 }
+
+
+def program(*arguments: object) -> str:
+    """What the program prints."""
+    command = [os.environ["TILEWRIGHT_PROGRAM"], *map(str, arguments)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
 
 
 @pytest.fixture(scope="session")

@@ -18,16 +18,18 @@ import numpy
 import pytest
 
 import tilewright
-from conftest import EXAMPLES, MODELS, ROOT
+from conftest import EXAMPLES, ROOT, SHAPES, VAE
+from tilewright import api
 from tilewright import engine as module
+from tilewright._tensors import from_safetensors
 
 LATENT = EXAMPLES / "latents" / "astronaut.latent"
-SMALL = {"width": 64, "height": 64, "steps": 2, "seed": 3}
+SMALL: api.SampleOptions = {"width": 64, "height": 64, "steps": 2, "seed": 3}
 
 
 def left() -> list[str]:
     """Folders of engines that are there."""
-    return sorted(path.name for path in module._runtime_folder().glob(f"{module.PREFIX}*"))
+    return sorted(path.name for path in module.runtime_folder().glob(f"{module.PREFIX}*"))
 
 
 def lives(pid: int) -> bool:
@@ -72,8 +74,8 @@ def test_latents_are_files_bytes_or_arrays(engine: tilewright.Engine, tmp_path: 
     assert pictures[0].shape[:2] == (1, 3) and pictures[0].dtype == numpy.float32
     for picture in pictures[1:]:
         assert numpy.array_equal(picture, pictures[0])
-    whole = by_hand(["decode", str(LATENT), "--vae", str(MODELS["picture"]["vae"])], tmp_path / "x.safetensors")
-    assert numpy.array_equal(tilewright._tensors.from_safetensors(whole, ("sample",)), pictures[0])
+    whole = by_hand(["decode", str(LATENT), "--vae", str(VAE)], tmp_path / "x.safetensors")
+    assert numpy.array_equal(from_safetensors(whole, ("sample",)), pictures[0])
     # There and back: what an encode makes is taken as an array.
     latent = engine.encode(pictures[0], model="picture").array()
     assert latent.shape == (1, 16, pictures[0].shape[2] // 8, pictures[0].shape[3] // 8)
@@ -132,9 +134,12 @@ def test_models_are_added_while_it_runs(fresh: tilewright.Engine) -> None:
 
 
 def test_threads_share_it(engine: tilewright.Engine) -> None:
+    def generate(seed: int) -> tilewright.Job:
+        return engine.generate("a cat", model="shapes", sample={**SMALL, "seed": seed % 2})
+
     with ThreadPoolExecutor(8) as pool:
-        jobs = list(pool.map(lambda seed: engine.generate("a cat", model="shapes", sample={**SMALL, "seed": seed % 2}), range(16)))
-        results = list(pool.map(lambda job: job.result(), jobs))
+        jobs = list(pool.map(generate, range(16)))
+        results = list(pool.map(tilewright.Job.result, jobs))
     assert all(result.startswith(b"\x89PNG") for result in results)
 
 
@@ -172,7 +177,7 @@ def test_it_is_private(fresh: tilewright.Engine) -> None:
 
 
 def test_a_crash_is_an_exception_and_the_next_call_goes_on(fresh: tilewright.Engine) -> None:
-    sample = {"width": 256, "height": 256, "steps": 30, "seed": 1}
+    sample: api.SampleOptions = {"width": 256, "height": 256, "steps": 30, "seed": 1}
     job = fresh.generate("a cat", model="shapes", sample=sample)
     for _, _ in zip(range(3), job.events(), strict=False):
         pass
@@ -187,7 +192,7 @@ def test_a_crash_is_an_exception_and_the_next_call_goes_on(fresh: tilewright.Eng
 def test_no_job_is_lost_when_the_child_is_killed(fresh: tilewright.Engine) -> None:
     kills = int(os.environ.get("TILEWRIGHT_KILLS", "8"))
     randomly = random.Random(1)
-    accepted = []
+    accepted: list[tilewright.Job] = []
     for number in range(kills):
         try:
             accepted.append(fresh.generate("a cat", model="shapes", sample={**SMALL, "seed": number}))
@@ -222,7 +227,7 @@ def test_nothing_is_left_when_the_parent_is_killed() -> None:
     randomly = random.Random(2)
     before = left()
     for _ in range(kills):
-        command = [sys.executable, "-c", PARENT, MODELS["shapes"]]
+        command = [sys.executable, "-c", PARENT, SHAPES]
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "host" / "python")}
         with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as parent:
             assert parent.stdout is not None
@@ -238,7 +243,7 @@ def test_nothing_is_left_when_the_parent_is_killed() -> None:
 
 
 def test_what_both_left_is_swept_by_the_next(fresh: tilewright.Engine) -> None:
-    folder = Path(tempfile.mkdtemp(prefix=module.PREFIX, dir=module._runtime_folder()))
+    folder = Path(tempfile.mkdtemp(prefix=module.PREFIX, dir=module.runtime_folder()))
     (folder / "owner").touch()
     fresh.start()
     assert not folder.exists()

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -72,6 +72,22 @@ def engine(folder: Path, version: str = VERSION, script: str = PROGRAM) -> Path:
     return wheel(folder, "tilewright_engine", version, files, "torch==2.11.*")
 
 
+def pretend_free(monkeypatch: pytest.MonkeyPatch, folder: Path, free: int) -> None:
+    usage = shutil.disk_usage(folder)._replace(free=free)
+
+    def pretended(_path: object) -> object:
+        return usage
+
+    monkeypatch.setattr(shutil, "disk_usage", pretended)
+
+
+def pretend_pip_files(monkeypatch: pytest.MonkeyPatch, *files: Path) -> None:
+    def pretended(_environment: object) -> list[Path]:
+        return list(files)
+
+    monkeypatch.setattr(_installer, "_pip_files", pretended)
+
+
 @pytest.fixture
 def wheels(tmp_path: Path) -> Path:
     folder = tmp_path / "wheels"
@@ -92,8 +108,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_RETRIES", "0")
     # Whatever room the machine of the test has.
-    usage = shutil.disk_usage(tmp_path)._replace(free=100 * 10**9)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)
+    pretend_free(monkeypatch, tmp_path, 100 * 10**9)
     return tmp_path / "data" / "tilewright" / "engines"
 
 
@@ -268,7 +283,7 @@ def test_uv_is_used_where_it_is(
     (tmp_path / "bin" / "uv").write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/uv.log\nexec {uv} "$@"\n')
     (tmp_path / "bin" / "uv").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(_installer, "_pip_files", lambda _environment: [])
+    pretend_pip_files(monkeypatch)
     # Its settings are pip's, so it is pip that counts.
     assert install(wheels, "--torch", "cu130") == 0
     assert not (tmp_path / "uv.log").exists()
@@ -332,12 +347,12 @@ class _Broken(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *_arguments: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         pass
 
 
 @contextlib.contextmanager
-def broken_index() -> Iterator[str]:
+def broken_index() -> Generator[str, None, None]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Broken) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}/simple"
@@ -423,8 +438,7 @@ def test_a_folder_that_cannot_be_written(
 def test_too_little_room(
     store: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    usage = shutil.disk_usage(store)._replace(free=10**9)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)
+    pretend_free(monkeypatch, store, 10**9)
     assert install(wheels) == 1
     assert "1000 MB free, about 1100 MB needed" in one_line(capsys)
     assert leftovers(store) == [] and listed(capsys) == {}
@@ -663,7 +677,7 @@ def test_the_best_line_of_an_installer(text: str, reason: str) -> None:
 
 
 def test_pip_settings_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_installer, "_pip_files", lambda _environment: [tmp_path / "pip.conf"])
+    pretend_pip_files(monkeypatch, tmp_path / "pip.conf")
     assert not _installer.pip_is_configured({})
     assert _installer.pip_is_configured({"PIP_INDEX_URL": "https://example.invalid"})
     (tmp_path / "pip.conf").write_text("[global]\n")

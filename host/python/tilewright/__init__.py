@@ -1,4 +1,5 @@
-"""Tilewright from Python: the program as a private child, and the service's interface.
+"""Tilewright from Python: policies and prices in this process, the program as a private child, and the service's
+interface.
 
 Nothing is imported before it is used: the command `tilewright` begins here, too.
 """
@@ -17,10 +18,17 @@ if TYPE_CHECKING:
     from .engine import Engine as Engine
     from .errors import ConnectionFailed as ConnectionFailed
     from .errors import JobFailed as JobFailed
+    from .errors import ModelError as ModelError
+    from .errors import PolicyError as PolicyError
     from .errors import ProgramEnded as ProgramEnded
     from .errors import ProgramError as ProgramError
     from .errors import RequestError as RequestError
     from .errors import TilewrightError as TilewrightError
+    from .model import Device as Device
+    from .model import Model as Model
+    from .model import Quote as Quote
+    from .policy import Decision as Decision
+    from .policy import Policy as Policy
 
 __version__ = "0.1.0"
 
@@ -32,13 +40,18 @@ _PLACES = {
     "Engine": "engine",
     "ConnectionFailed": "errors",
     "JobFailed": "errors",
+    "ModelError": "errors",
+    "PolicyError": "errors",
     "ProgramEnded": "errors",
     "ProgramError": "errors",
     "RequestError": "errors",
     "TilewrightError": "errors",
+    "Device": "model",
+    "Model": "model",
+    "Quote": "model",
+    "Decision": "policy",
+    "Policy": "policy",
 }
-
-__all__ = [*_PLACES, "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import io
 import json
 import os
 import re
@@ -17,7 +16,7 @@ import subprocess
 import sys
 import threading
 import venv
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -101,7 +100,8 @@ def _wheels(names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     Raises:
         UsageError: a file is missing or of another version.
     """
-    engine, torch, others = f"{ENGINE}=={VERSION}", f"torch=={TORCH}.*", []
+    engine, torch = f"{ENGINE}=={VERSION}", f"torch=={TORCH}.*"
+    others: list[str] = []
     for name in names:
         path = Path(name).absolute()
         if path.suffix != ".whl" or not path.is_file():
@@ -403,7 +403,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 @contextlib.contextmanager
-def _orderly_end() -> Iterator[None]:
+def _orderly_end() -> Generator[None, None, None]:
     """A request to end is handled as that of the keyboard: children are ended and unfinished files removed."""
 
     def stop(_number: int, _frame: Any) -> NoReturn:
@@ -424,9 +424,10 @@ def _orderly_end() -> Iterator[None]:
 
 def main(arguments: list[str]) -> int:
     """Runs `tilewright engine`; returns 0 if it is done, 1 if it failed, 2 if the arguments are wrong."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
         # An installer's lines may have characters that the terminal has not.
-        sys.stdout.reconfigure(errors="replace")
+        reconfigure(errors="replace")
     try:
         options = parser().parse_args(arguments)
         progress = Progress(sys.stdout, getattr(options, "verbose", False))

@@ -31,8 +31,26 @@ def _of_kinds(kinds: Sequence[type[Message]]) -> Reader:
             named.update(dict.fromkeys(typing.get_args(of), kind))
 
     def read(value: Any) -> Any:
-        kind = named.get(cast(Mapping[str, Any], value).get("kind")) if isinstance(value, Mapping) else None
-        return value if kind is None else kind.from_json(cast(Mapping[str, Any], value))
+        if not isinstance(value, Mapping):
+            return value
+        found = cast(Mapping[str, Any], value)
+        kind = named.get(str(found.get("kind")))
+        return found if kind is None else kind.from_json(found)
+
+    return read
+
+
+def _of_tuple(arguments: Sequence[Any]) -> Reader:
+    """How a tuple of any length, or one of several types, is read."""
+    readers = [_reader(one) for one in arguments if one is not Ellipsis]
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, list):
+            return value
+        found = cast("list[Any]", value)
+        if Ellipsis in arguments:
+            return tuple(map(readers[0], found))
+        return tuple(read(one) for read, one in zip(readers, found)) if len(found) == len(readers) else found
 
     return read
 
@@ -50,14 +68,7 @@ def _reader(annotation: Any) -> Reader:
         sequences = [one for one in arguments if typing.get_origin(one) is tuple]
         return _reader(sequences[0]) if sequences else _unchanged
     if origin is tuple:
-        readers = [_reader(one) for one in arguments if one is not Ellipsis]
-        if Ellipsis in arguments:
-            return lambda value: tuple(map(readers[0], cast("list[Any]", value))) if isinstance(value, list) else value
-        return lambda value: (
-            tuple(read(one) for read, one in zip(readers, cast("list[Any]", value)))
-            if isinstance(value, list) and len(cast("list[Any]", value)) == len(readers)
-            else value
-        )
+        return _of_tuple(arguments)
     if isinstance(annotation, type) and issubclass(annotation, Message):
         return lambda value: annotation.from_json(cast(Mapping[str, Any], value)) if isinstance(value, Mapping) else value
     return _unchanged

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -54,7 +54,8 @@ class Environment:
 
     def size(self) -> int:
         """Its bytes on the disk."""
-        total, seen = 0, set()
+        total = 0
+        seen: set[tuple[int, int]] = set()
         for folder, folders, files in os.walk(self.path):
             for name in folders + files:
                 try:
@@ -114,7 +115,7 @@ class Store:
         return name if (self.folder / name).is_dir() else None
 
     @contextlib.contextmanager
-    def locked(self, progress: Progress) -> Iterator[IO[bytes]]:
+    def locked(self, progress: Progress) -> Generator[IO[bytes], None, None]:
         """The lock on changes; waits for it, and says so.
 
         Raises:

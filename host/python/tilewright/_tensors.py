@@ -53,6 +53,6 @@ def from_safetensors(data: bytes, names: tuple[str, ...]) -> NDArray[numpy.float
         raise TilewrightError(f"the result has no tensor named {' or '.join(names)}")
     facts = header[name]
     start, end = facts["data_offsets"]
-    values: NDArray[Any] = numpy.frombuffer(data[8 + length + start : 8 + length + end], dtype=DTYPES[facts["dtype"]])
+    values: Any = numpy.frombuffer(data[8 + length + start : 8 + length + end], dtype=DTYPES[facts["dtype"]])
     shape: tuple[int, ...] = tuple(facts["shape"])
     return values.reshape(shape).astype(numpy.float32, copy=False)

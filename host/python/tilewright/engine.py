@@ -242,7 +242,7 @@ class Child(Connection):
         """The private folder, which lives as long as the engine."""
         if self.folder is not None and self.folder.is_dir():
             return self.folder
-        base = _runtime_folder()
+        base = runtime_folder()
         _sweep(base)
         try:
             folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
@@ -419,7 +419,7 @@ def _path(value: str | os.PathLike[str]) -> str:
     return os.path.abspath(text) if os.path.exists(text) else text
 
 
-def _runtime_folder() -> Path:
+def runtime_folder() -> Path:
     """The folder for sockets: the shortest that is the user's own or the system's, since a socket's path is short."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if os.path.isabs(runtime) and os.access(runtime, os.W_OK):

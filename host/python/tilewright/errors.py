@@ -58,3 +58,12 @@ class JobFailed(TilewrightError):
 
     def __reduce__(self) -> tuple[type[JobFailed], tuple[str, str, str]]:
         return type(self), (str(self), self.job, self.state)
+
+
+class PolicyError(TilewrightError):
+    """A policy is missing, can't be loaded, has no such setting, or failed to learn; or a question to it makes no
+    sense. A policy that fails to decide raises nothing: the host's own plan is taken, and the decision says so."""
+
+
+class ModelError(TilewrightError):
+    """A model's file, a device's description, a request for one of them or a plan can't be used."""

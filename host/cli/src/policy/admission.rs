@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use tilewright_config::Policies;
-use tilewright_signing::{Error, Refusal, read_text, signature_path};
+use tilewright_config::{NotAdmitted, Policies};
+use tilewright_signing::{Refusal, signature_path};
 
 use crate::{
     config,
@@ -13,12 +13,10 @@ use crate::{
 /// Verifies that, with `require-signed`, a trusted key has signed these bytes, in the file beside
 /// them.
 pub fn verify(policies: &Policies, path: &Path, bytes: &[u8]) -> Outcome {
-    if !policies.require_signed {
-        return Ok(());
-    }
-    let signature = signature(path)?;
-    let verified = policies.trusted.verify(bytes, signature.as_deref());
-    verified.map(drop).map_err(|refusal| refusal_failure(&path.display().to_string(), Some(path), &refusal))
+    policies.verify_file(path, bytes).map_err(|reason| match reason {
+        NotAdmitted::Unreadable(error) => error.into(),
+        NotAdmitted::Refused(refusal) => refusal_failure(&path.display().to_string(), Some(path), &refusal),
+    })
 }
 
 /// The failure of a policy that is refused; `file`: its path, unless it is in a registry.
@@ -45,9 +43,5 @@ pub fn advice(file: Option<&Path>, refusal: &Refusal) -> String {
 
 /// The text of the signature beside a file, if there is one.
 pub fn signature(path: &Path) -> Outcome<Option<String>> {
-    match read_text(&signature_path(path)) {
-        Ok(text) => Ok(Some(text)),
-        Err(Error::Unreadable { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error.into()),
-    }
+    Ok(tilewright_config::signature_of(path)?)
 }

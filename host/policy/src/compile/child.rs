@@ -4,14 +4,20 @@
 //! The child is the running program itself, started again with [`NAME`] as its name. It is taken
 //! over before `main`, so that every program which loads policies (this crate's tests among them)
 //! compiles them under the same limits, without having to know of it.
+//!
+//! Where this crate is in a library, the running program is somebody else's: the library names a
+//! command to start instead ([`compile_by`]), which has to call [`serve`].
 
 use std::{
     env,
+    ffi::OsString,
     hint::black_box,
     io::{self, Read, Write},
+    os::unix::process::CommandExt,
     panic,
-    path::Path,
-    process,
+    path::PathBuf,
+    process::{self, Command},
+    sync::OnceLock,
 };
 
 use rustix::{
@@ -34,10 +40,37 @@ pub(super) const NAME: &str = "tilewright-compile";
 #[used]
 static ENTRY: extern "C" fn() = enter;
 
-/// The running program. Naming [`ENTRY`] here keeps the linker from leaving it out.
-pub(super) fn program() -> &'static Path {
+/// The command that compiles, if it is not this program; set once for the process.
+static COMMAND: OnceLock<(PathBuf, Vec<OsString>)> = OnceLock::new();
+
+/// Names the command that compiles policies in place of this program; it gets two more arguments,
+/// and calls [`serve_compilation`] with them. The first one stays.
+pub fn compile_by(program: PathBuf, arguments: Vec<OsString>) {
+    let _ = COMMAND.set((program, arguments));
+}
+
+/// The command that compiles: the running program under another name, if no other one is named.
+pub(super) fn command() -> Command {
+    if let Some((program, arguments)) = COMMAND.get() {
+        let mut command = Command::new(program);
+        command.args(arguments);
+        return command;
+    }
+    // Naming the entry here keeps the linker from leaving it out.
     black_box(&ENTRY);
-    Path::new("/proc/self/exe")
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(NAME);
+    command
+}
+
+/// Limits this process, reads a module from standard input and answers on standard output with its
+/// code: what a command of [`compile_by`] does. `limits` are bytes of memory and seconds of
+/// processor time.
+///
+/// # Errors
+/// The process can't be limited, or its parent is gone.
+pub fn serve_compilation(limits: [u64; 2]) -> io::Result<()> {
+    serve(limits)
 }
 
 extern "C" fn enter() {
@@ -45,15 +78,14 @@ extern "C" fn enter() {
         return;
     }
     // No panic may leave a function that C calls. Its message reaches the parent on standard error.
+    let mut limits = env::args().skip(1).map_while(|argument| argument.parse::<u64>().ok());
+    let (Some(memory_bytes), Some(cpu_seconds)) = (limits.next(), limits.next()) else { process::exit(1) };
+    let serve = || serve([memory_bytes, cpu_seconds]);
     let served = panic::catch_unwind(serve).unwrap_or(Err(io::ErrorKind::Other.into()));
     process::exit(if served.is_ok() { 0 } else { 1 });
 }
 
-fn serve() -> io::Result<()> {
-    let mut limits = env::args().skip(1).map_while(|argument| argument.parse::<u64>().ok());
-    let (Some(memory_bytes), Some(cpu_seconds)) = (limits.next(), limits.next()) else {
-        return Err(io::ErrorKind::InvalidInput.into());
-    };
+fn serve([memory_bytes, cpu_seconds]: [u64; 2]) -> io::Result<()> {
     confine(memory_bytes, cpu_seconds)?;
     let mut stdin = io::stdin().lock();
     let mut length = [0; 8];

@@ -1,0 +1,42 @@
+//! JSON over the border.
+
+use std::fmt::Display;
+
+use pyo3::{PyResult, exceptions::PyValueError};
+use serde::{Serialize, de::DeserializeOwned};
+
+/// The JSON of a value.
+pub fn json(value: &impl Serialize) -> PyResult<String> {
+    serde_json::to_string(value).map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
+/// A value of JSON; `what` names it in errors.
+pub fn read<T: DeserializeOwned>(what: impl Display, text: &str) -> PyResult<T> {
+    serde_json::from_str(text).map_err(|error| PyValueError::new_err(format!("{what}: {error}")))
+}
+
+/// A price, or the reason why there is none.
+#[derive(Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Price<C> {
+    Cost(C),
+    Error(String),
+}
+
+impl<C> From<Result<C, String>> for Price<C> {
+    fn from(price: Result<C, String>) -> Self {
+        match price {
+            Ok(cost) => Price::Cost(cost),
+            Err(reason) => Price::Error(reason),
+        }
+    }
+}
+
+impl<C> From<Price<C>> for Result<C, String> {
+    fn from(price: Price<C>) -> Self {
+        match price {
+            Price::Cost(cost) => Ok(cost),
+            Price::Error(reason) => Err(reason),
+        }
+    }
+}

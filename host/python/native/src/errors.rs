@@ -1,0 +1,18 @@
+//! The package's exceptions.
+
+use std::fmt::Display;
+
+use pyo3::{PyErr, import_exception};
+
+import_exception!(tilewright.errors, PolicyError);
+import_exception!(tilewright.errors, ModelError);
+
+/// A [`PolicyError`] of one line.
+pub fn policy(error: impl Display) -> PyErr {
+    PolicyError::new_err(error.to_string())
+}
+
+/// A [`ModelError`] of one line.
+pub fn model(error: impl Display) -> PyErr {
+    ModelError::new_err(error.to_string())
+}

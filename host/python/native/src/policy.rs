@@ -1,0 +1,236 @@
+//! A policy: loaded, asked and told.
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use pyo3::prelude::*;
+use serde::Deserialize;
+use serde_json::Value;
+use tilewright_config::{Config, ConfigSource};
+use tilewright_gate::Admission;
+use tilewright_plan::{
+    Attempt, Denoise, Device as Facts, Planner, Question, Record, Stage, Text, UnderWay, Vae, Work,
+};
+use tilewright_policy::{CacheDir, Limits, LoadedPolicy, Policy as Planning, PolicyHost};
+
+use crate::{
+    answer::{json, read},
+    costs::CalledCosts,
+    decision::{Decision, IntoAnyRecord},
+    errors,
+    quote::Quote,
+};
+
+/// A policy that decides. One serves all threads: they wait for each other.
+#[pyclass(frozen, module = "tilewright._native")]
+pub struct Policy {
+    planning: Mutex<Planning>,
+    inspection: String,
+    warning: Option<String>,
+}
+
+/// The module of a policy: a shipped one, or a file that the configuration allows.
+struct Module {
+    host: PolicyHost,
+    origin: String,
+    /// None of a shipped policy.
+    bytes: Option<Vec<u8>>,
+    require_checked: bool,
+}
+
+impl Module {
+    /// Reads and verifies a policy by its name or path, and compiles nothing.
+    fn find(policy: &str, memory_bytes: Option<usize>) -> PyResult<Self> {
+        let mut limits = Limits::default();
+        limits.memory_bytes = memory_bytes.unwrap_or(limits.memory_bytes);
+        let host = PolicyHost::new(limits, &CacheDir::User).map_err(errors::policy)?;
+        let policies = Config::load(&ConfigSource::User).map_err(errors::policy)?.policies;
+        let bytes = match PolicyHost::names_file(policy) {
+            false => None,
+            true => {
+                let path = Path::new(policy);
+                let bytes = host.read_file(path).map_err(errors::policy)?;
+                policies.verify_file(path, &bytes).map_err(|reason| {
+                    let asks = "the configuration asks for signed policies (require-signed)";
+                    errors::policy(format!("policy {}: {reason}, and {asks}", path.display()))
+                })?;
+                Some(bytes)
+            }
+        };
+        Ok(Self { host, origin: policy.to_owned(), bytes, require_checked: policies.require_checked })
+    }
+
+    fn load(&self) -> PyResult<LoadedPolicy> {
+        let loaded = match &self.bytes {
+            Some(bytes) => self.host.load(&self.origin, bytes),
+            None => self.host.load_shipped(&self.origin),
+        };
+        loaded.map_err(errors::policy)
+    }
+}
+
+/// A question, as Python asks it.
+#[derive(Deserialize)]
+#[serde(bound = "")]
+struct Asked<W: Work> {
+    stage: Stage,
+    request: W::Request,
+    device: Facts,
+    #[serde(default)]
+    capabilities: W::Capabilities,
+    /// The plan of work of which a part is done.
+    #[serde(default)]
+    running: Option<W::Plan>,
+    /// The frames or steps that are done.
+    #[serde(default)]
+    done: Option<u32>,
+    #[serde(default)]
+    attempts: Vec<Attempt<W>>,
+}
+
+/// The stage of a question, which says of what kind the rest is.
+#[derive(Deserialize)]
+struct AskedStage {
+    stage: Stage,
+}
+
+impl<W: Work> Asked<W> {
+    fn under_way(&self) -> Option<UnderWay<W>> {
+        let plan = self.running.clone()?;
+        Some(UnderWay { done: self.done.unwrap_or(0), plan })
+    }
+
+    fn question<'a>(&'a self, under_way: Option<&'a UnderWay<W>>) -> Question<'a, W> {
+        let first = Question::first(self.stage, &self.request, &self.device, &self.capabilities);
+        first.after(&self.attempts).going_on(under_way)
+    }
+}
+
+impl Policy {
+    pub fn lock(&self) -> MutexGuard<'_, Planning> {
+        self.planning.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn decide_on<W: Work>(&self, py: Python<'_>, question: &str, function: Option<Py<PyAny>>) -> PyResult<Decision>
+    where
+        Planning: Planner<W>,
+        Record<W>: IntoAnyRecord,
+    {
+        let asked: Asked<W> = read("the question", question)?;
+        let costs = Arc::new(CalledCosts::new(function));
+        let record = py.detach(|| {
+            let under_way = asked.under_way();
+            let mut planning = self.lock();
+            let question = asked.question(under_way.as_ref());
+            let decision = planning.decide(&question, costs.clone());
+            Record::of(&question, Planner::<W>::identity(&*planning), &decision, &*costs)
+        });
+        match costs.raised() {
+            Some(error) => Err(error),
+            None => Ok(Decision(record.into_any())),
+        }
+    }
+
+    fn learn_of<W: Work>(&self, py: Python<'_>, question: &str, plan: &str, outcome: &str) -> PyResult<Option<String>>
+    where
+        Planning: Planner<W>,
+    {
+        let asked: Asked<W> = read("the question", question)?;
+        let (plan, outcome) = (read("the plan", plan)?, read("the outcome", outcome)?);
+        let report = py.detach(|| self.lock().learn(&asked.question(None), &plan, &outcome));
+        Ok(report.failure.map(|failure| failure.to_string()))
+    }
+}
+
+/// The same expression for the kind of work of a question's stage.
+macro_rules! of_stage {
+    ($question:expr, $work:ident => $value:expr) => {
+        match read::<AskedStage>("the question", $question)?.stage {
+            Stage::Decode | Stage::Encode => {
+                type $work = Vae;
+                $value
+            }
+            Stage::Denoise => {
+                type $work = Denoise;
+                $value
+            }
+            Stage::Text => {
+                type $work = Text;
+                $value
+            }
+        }
+    };
+}
+
+#[pymethods]
+impl Policy {
+    /// A shipped policy by its name, or the policy in a `.wasm` file, with its settings.
+    #[new]
+    #[pyo3(signature = (policy, settings, memory_bytes=None))]
+    fn new(
+        py: Python<'_>,
+        policy: &str,
+        settings: Vec<(String, String)>,
+        memory_bytes: Option<usize>,
+    ) -> PyResult<Self> {
+        py.detach(|| {
+            let module = Module::find(policy, memory_bytes)?;
+            let loaded = module.load()?;
+            let admission = Admission { require_checked: module.require_checked };
+            let admitted =
+                tilewright_gate::admit(&module.host, &loaded, &settings, admission).map_err(errors::policy)?;
+            let warning = admitted.warning();
+            let inspection = json(loaded.inspection())?;
+            Ok(Self { planning: Mutex::new(admitted.policy), inspection, warning })
+        })
+    }
+
+    /// A line for the user if the policy is a file that does not pass the gate.
+    #[getter]
+    fn warning(&self) -> Option<String> {
+        self.warning.clone()
+    }
+
+    /// The policy, identified to the byte, as JSON.
+    fn identity(&self) -> PyResult<String> {
+        json(self.lock().identity())
+    }
+
+    /// The policy's description of itself and its properties, as JSON.
+    fn inspect(&self) -> String {
+        self.inspection.clone()
+    }
+
+    /// The gate's verdict on a policy, as JSON.
+    #[staticmethod]
+    #[pyo3(signature = (policy, settings, seed=None))]
+    fn check(py: Python<'_>, policy: &str, settings: Vec<(String, String)>, seed: Option<u32>) -> PyResult<String> {
+        py.detach(|| {
+            let module = Module::find(policy, None)?;
+            let verdict = match &module.bytes {
+                Some(bytes) => tilewright_gate::check_module(&module.host, policy, bytes, &settings, seed),
+                None => tilewright_gate::check(&module.host, policy, &settings, seed),
+            };
+            json(&verdict.map_err(errors::policy)?)
+        })
+    }
+
+    /// Decides on a question. `costs` is a quote, which has prices, a function of prices, or none.
+    #[pyo3(signature = (question, costs=None))]
+    fn decide(&self, py: Python<'_>, question: &str, costs: Option<Bound<'_, PyAny>>) -> PyResult<Decision> {
+        if let Some(quote) = costs.as_ref().and_then(|costs| costs.cast::<Quote>().ok()) {
+            let asked: Value = read("the question", question)?;
+            let attempts = asked.get("attempts").map(Value::to_string);
+            return quote.get().decide(py, self, attempts.as_deref());
+        }
+        let function = costs.map(Bound::unbind);
+        of_stage!(question, W => self.decide_on::<W>(py, question, function))
+    }
+
+    /// Tells the policy of a plan's outcome. Returns a line if it failed to learn.
+    fn learn(&self, py: Python<'_>, question: &str, plan: &str, outcome: &str) -> PyResult<Option<String>> {
+        of_stage!(question, W => self.learn_of::<W>(py, question, plan, outcome))
+    }
+}

@@ -1,0 +1,143 @@
+//! A request with the prices of its plans.
+
+use std::path::PathBuf;
+
+use pyo3::prelude::*;
+use tilewright_pipeline::{HistoryFault, Kept, Trials};
+use tilewright_plan::{Attempt, Denoise, Planner, Record, Text, Vae};
+use tilewright_policy::Policy as Planning;
+use tilewright_prices::{Priced, Quote as PricedQuote};
+
+use crate::{
+    answer::{Price, json, read},
+    decision::{Decision, IntoAnyRecord},
+    errors,
+    policy::Policy,
+};
+
+/// A quote of any kind of work.
+#[derive(Clone)]
+pub enum AnyQuote {
+    Vae(PricedQuote<Vae>),
+    Denoise(PricedQuote<Denoise>),
+    Text(PricedQuote<Text>),
+}
+
+/// The same expression for the quote of any kind of work.
+macro_rules! of_quote {
+    ($any:expr, $quote:ident => $value:expr) => {
+        match $any {
+            AnyQuote::Vae($quote) => $value,
+            AnyQuote::Denoise($quote) => $value,
+            AnyQuote::Text($quote) => $value,
+        }
+    };
+}
+
+/// A request of a model on a device, with the prices of its plans.
+#[pyclass(frozen, module = "tilewright._native")]
+pub struct Quote {
+    of: AnyQuote,
+    /// The device that it is for, as histories know it.
+    fingerprint: String,
+}
+
+impl Quote {
+    pub fn new(of: AnyQuote, fingerprint: &str) -> Self {
+        Self { of, fingerprint: fingerprint.to_owned() }
+    }
+}
+
+fn estimate<W: Priced>(quote: &PricedQuote<W>, plans: &str) -> PyResult<String> {
+    let plans: Vec<W::Plan> = read("the plans", plans)?;
+    let prices: Vec<Price<W::Cost>> = plans.iter().map(|plan| quote.estimate(plan).into()).collect();
+    json(&prices)
+}
+
+fn layers<W: Priced>(quote: &PricedQuote<W>, plan: &str) -> PyResult<String> {
+    let layers = quote.layers(&read("the plan", plan)?);
+    let rows = layers.into_iter().map(|layer| {
+        serde_json::json!({
+            "name": layer.name, "is_block": layer.is_block, "runs": layer.runs, "seconds": layer.seconds,
+        })
+    });
+    json(&rows.collect::<Vec<_>>())
+}
+
+fn decide<W: Priced>(quote: &PricedQuote<W>, planning: &mut Planning, attempts: Option<&str>) -> PyResult<Decision>
+where
+    Planning: Planner<W>,
+    Record<W>: IntoAnyRecord,
+{
+    let attempts: Vec<Attempt<W>> = attempts.map(|text| read("the attempts", text)).transpose()?.unwrap_or_default();
+    let decision = planning.decide(&quote.question().after(&attempts), quote.costs());
+    Ok(Decision(quote.record(planning, &decision, Vec::new(), None).into_any()))
+}
+
+fn remember<W: Priced + Kept>(quote: &PricedQuote<W>, path: &std::path::Path, device: &str) -> PyResult<PricedQuote<W>> {
+    let fault = std::rc::Rc::new(std::cell::RefCell::new(None));
+    let first = fault.clone();
+    let mut trials = Trials::open(path, device, false, move |fault| {
+        first.borrow_mut().get_or_insert(match fault {
+            HistoryFault::Unusable(error) | HistoryFault::NotAdded(error) => error.to_string(),
+            HistoryFault::Quarantined(path) => format!("{}: the history was damaged", path.display()),
+        });
+    });
+    let quote = trials.remind_quote(quote.clone());
+    match fault.take() {
+        Some(line) => Err(errors::model(line)),
+        None => Ok(quote),
+    }
+}
+
+#[pymethods]
+impl Quote {
+    /// The stage.
+    #[getter]
+    fn stage(&self) -> &'static str {
+        of_quote!(&self.of, quote => quote.stage().name())
+    }
+
+    /// The request, as JSON.
+    fn request(&self) -> PyResult<String> {
+        of_quote!(&self.of, quote => json(quote.request()))
+    }
+
+    /// The plans that can be carried out, as JSON.
+    fn capabilities(&self) -> PyResult<String> {
+        of_quote!(&self.of, quote => json(quote.capabilities()))
+    }
+
+    /// The device's facts, as JSON.
+    fn device(&self) -> PyResult<String> {
+        of_quote!(&self.of, quote => json(quote.device()))
+    }
+
+    /// The prices of a JSON list of plans, as a JSON list of `{"cost": …}` or `{"error": …}`.
+    fn estimate(&self, py: Python<'_>, plans: &str) -> PyResult<String> {
+        py.detach(|| of_quote!(&self.of, quote => estimate(quote, plans)))
+    }
+
+    /// The time of each layer by a plan, of a sample that of a step, as JSON.
+    fn layers(&self, py: Python<'_>, plan: &str) -> PyResult<String> {
+        py.detach(|| of_quote!(&self.of, quote => layers(quote, plan)))
+    }
+
+    /// The same request with what a history's file has of its like.
+    fn with_history(&self, py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+        py.detach(|| {
+            let of = match &self.of {
+                AnyQuote::Vae(quote) => AnyQuote::Vae(remember(quote, &path, &self.fingerprint)?),
+                AnyQuote::Denoise(quote) => AnyQuote::Denoise(remember(quote, &path, &self.fingerprint)?),
+                AnyQuote::Text(quote) => AnyQuote::Text(remember(quote, &path, &self.fingerprint)?),
+            };
+            Ok(Self::new(of, &self.fingerprint))
+        })
+    }
+
+    /// Decides; `attempts` are a JSON list of plans that failed, and why.
+    #[pyo3(signature = (policy, attempts=None))]
+    pub fn decide(&self, py: Python<'_>, policy: &Policy, attempts: Option<&str>) -> PyResult<Decision> {
+        py.detach(|| of_quote!(&self.of, quote => decide(quote, &mut policy.lock(), attempts)))
+    }
+}
