@@ -12,6 +12,7 @@ mod program;
 mod project;
 #[cfg(test)]
 mod prose;
+mod release;
 mod suite;
 mod tools;
 #[cfg(test)]
@@ -75,6 +76,9 @@ enum Step {
         #[arg(long, value_name = "FOLDER", default_value = "target/wheels")]
         out: std::path::PathBuf,
     },
+    /// Make a release of a clean tree: the wheels, checksums, signatures, a bill of materials, the
+    /// recipe of an image, and what has changed; publishes nothing
+    Release(release::Arguments),
     /// Let other people's programs judge a running service (after build)
     Judge(judge::Arguments),
 }
@@ -101,7 +105,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+            if error.is::<release::Refused>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }
@@ -161,6 +165,11 @@ fn run(step: Step) -> Result<()> {
         Step::Wheel { out } => {
             setup(&project, None)?;
             wheel::build(&project, &out)
+        }
+        Step::Release(arguments) => {
+            let release = release::Release::prepare(&project, arguments)?;
+            setup(&project, None)?;
+            release.make(&project, |folder| wheel::build(&project, folder))
         }
         Step::Judge(arguments) => {
             if arguments.program.is_none() {

@@ -12,7 +12,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::{project::Project, tools};
 
-const TARGET: &str = "wasm32-unknown-unknown";
+/// The target of policies.
+pub const TARGET: &str = "wasm32-unknown-unknown";
 
 /// The variable that skips rustup with the value `debian`.
 const FORCE: &str = "TILEWRIGHT_WASM";
