@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use tilewright_signing::{KeyId, LockedKey, PublicKey, SecretKey, others_can_read, signature_path, write_signature};
 
 use super::{VERSION, commit::Commit, refuse};
@@ -27,17 +27,10 @@ impl Signer {
     /// # Errors
     /// [`super::Refused`] if it is no key, or the password is missing or wrong.
     pub fn open(path: &Path) -> Result<Self> {
-        let opened = LockedKey::read(path).map(|key| (key.is_encrypted(), key));
-        let opened = opened.map_err(|error| error.to_string()).and_then(|(is_encrypted, key)| {
-            let password = if is_encrypted { password(path)? } else { String::new() };
-            let key = key.open(password).map_err(|error| error.to_string())?;
-            let public = key.public().map_err(|error| error.to_string())?;
-            Ok(Self { key, public })
-        });
         if others_can_read(path) {
             tools::say(&format!("{}: others can read this secret key: chmod 600 it", path.display()));
         }
-        opened.or_else(|why| refuse(format!("the release's key: {why}")))
+        open(path).or_else(|why| refuse(format!("the release's key: {why:#}")))
     }
 
     /// The id of the key.
@@ -62,17 +55,22 @@ impl Signer {
     }
 }
 
-/// The password of a key, from the variable or the terminal; the reason if there is none.
-fn password(path: &Path) -> Result<String, String> {
+fn open(path: &Path) -> Result<Signer> {
+    let key = LockedKey::read(path)?;
+    let password = if key.is_encrypted() { password(path)? } else { String::new() };
+    let key = key.open(password)?;
+    let public = key.public()?;
+    Ok(Signer { key, public })
+}
+
+/// The password of a key, from the variable or the terminal.
+fn password(path: &Path) -> Result<String> {
     if let Ok(password) = env::var(PASSWORD) {
         return Ok(password);
     }
     if !io::stdin().is_terminal() {
-        return Err(format!(
-            "{}: the password is needed, and nobody is here to be asked: set {PASSWORD}",
-            path.display()
-        ));
+        bail!("{}: the password is needed, and nobody is here to be asked: set {PASSWORD}", path.display());
     }
     rpassword::prompt_password(format!("Password of {}: ", path.display()))
-        .map_err(|error| format!("{}: no password can be asked for: {error}: set {PASSWORD}", path.display()))
+        .with_context(|| format!("{}: no password can be asked for: set {PASSWORD}", path.display()))
 }
