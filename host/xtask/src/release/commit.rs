@@ -60,7 +60,7 @@ pub fn check_ignored(root: &Path, path: &Path, out: &Path) -> Result<()> {
     let path = path::absolute(path)?;
     let mut git = Command::new("git");
     let ended = git.args(["check-ignore", "--quiet", "--"]).arg(path).current_dir(root).stderr(Stdio::null()).status();
-    // Of a path outside the checkout git says neither yes nor no.
+    // For a path outside the checkout git says neither yes nor no.
     if ended.context("git can't be started")?.code() == Some(1) {
         return refuse(format!(
             "{}: lies where git ignores nothing, so that the tree is not clean any more: name a folder in target, or elsewhere, \
