@@ -1,6 +1,6 @@
 """Makes tilewright/api.py, the types of the service's interface, from its own description.
 
-    curl http://127.0.0.1:7590/openapi.json | python make_api.py > tilewright/api.py
+curl http://127.0.0.1:7590/openapi.json | python make_api.py > tilewright/api.py
 """
 
 from __future__ import annotations

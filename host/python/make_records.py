@@ -1,6 +1,6 @@
 """Makes tilewright/records.py, the types of records and all that they consist of, from the published schemas.
 
-    python make_records.py ../plan/*record.schema.json > tilewright/records.py
+python make_records.py ../plan/*record.schema.json > tilewright/records.py
 """
 
 from __future__ import annotations

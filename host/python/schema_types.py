@@ -13,7 +13,14 @@ from typing import Any, cast
 
 Schema = dict[str, Any]
 
-PLAIN = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "object": "dict[str, Any]", "null": "None"}
+PLAIN = {
+    "string": "str",
+    "integer": "int",
+    "number": "float",
+    "boolean": "bool",
+    "object": "dict[str, Any]",
+    "null": "None",
+}
 
 #: Rust's links: [`Cost`] and [`Mixed`](crate::Mixed).
 LINK = re.compile(r"\[(`[^`]+`)\](\([^)]*\))?")
@@ -167,7 +174,11 @@ class Types:
         return found, required
 
     def dataclass(self, name: str, schema: Schema, text: str) -> list[str]:
-        lines = ["@dataclass(frozen=True, kw_only=True, slots=True)", f"class {name}(Message):", *docstring(text, "    ")]
+        lines = [
+            "@dataclass(frozen=True, kw_only=True, slots=True)",
+            f"class {name}(Message):",
+            *docstring(text, "    "),
+        ]
         found, required = self.properties(schema)
         names = [*required, *(own for own in found if own not in required)] if self.fills_in else list(found)
         for own in names:
@@ -184,12 +195,14 @@ class Types:
     def alias(self, name: str, schema: Schema) -> list[str]:
         of = annotation(schema)
         if "|" in of and not is_names(schema):
-            of = f'Union[{of.replace(" | ", ", ")}]'
+            of = f"Union[{of.replace(' | ', ', ')}]"
         text = description(schema)
         if not is_names(schema) or "oneOf" not in schema:
             return [f"{name} = {of}", *docstring(text, "")]
         words = [(part["const"], description(part)) for part in schema["oneOf"]]
-        listed = [line for word, says in words for line in textwrap.wrap(f"- `{word}`: {says}", 110, subsequent_indent="  ")]
+        listed = [
+            line for word, says in words for line in textwrap.wrap(f"- `{word}`: {says}", 110, subsequent_indent="  ")
+        ]
         return [f"{name} = {of}", *docstring(text, "")[:-1], *_open(text), "", *listed, '"""']
 
     def tagged(self, name: str, schema: Schema) -> list[list[str]]:
@@ -207,5 +220,9 @@ def _open(text: str) -> list[str]:
 
 
 def module(head: str, aliases: Iterable[list[str]], classes: Iterable[list[str]]) -> str:
-    blocks = [head.rstrip(), *("\n".join(block) for block in aliases), *("\n\n" + "\n".join(block) for block in classes)]
+    blocks = [
+        head.rstrip(),
+        *("\n".join(block) for block in aliases),
+        *("\n\n" + "\n".join(block) for block in classes),
+    ]
     return "\n\n".join(block.rstrip() for block in blocks).replace("\n\n\n\n", "\n\n\n") + "\n"

@@ -107,13 +107,28 @@ impl TextEncoders {
         store: AskStore<'_>,
     ) -> Result<Vec<Quote<Text>>> {
         self.check_lengths(request)?;
-        let quote = |encoder: &TextEncoder| -> Result<Quote<Text>> {
+        let quote = |encoder: &TextEncoder| {
             let prompts = self.read_all(encoder, request)?;
             let shapes = texts(&prompts).map(|chunk| [1, encoder.tokens_run(chunk) as i64]).collect();
-            let texts = TextsShape { encoder: &encoder.file, shapes, left_out: LEFT_OUT, store };
-            check_lengths(basis, host, texts.clone(), request.memory_limit)?;
-            Ok(Quote::text(basis, host, texts, request.memory_limit, request.objective)?)
+            quote_of(encoder, (basis, host), request, shapes, store)
         };
+        self.encoders().iter().map(quote).collect()
+    }
+
+    /// The same of texts by their tokens, in place of the request's prompts.
+    ///
+    /// # Errors
+    /// Not even the leanest plan fits.
+    pub fn quotes_of(
+        &self,
+        basis: &Basis,
+        host: Option<&Basis>,
+        request: &TextRequest<'_>,
+        tokens: &[u32],
+        store: AskStore<'_>,
+    ) -> Result<Vec<Quote<Text>>> {
+        let shapes: Vec<[i64; 2]> = tokens.iter().map(|tokens| [1, i64::from(*tokens)]).collect();
+        let quote = |encoder: &TextEncoder| quote_of(encoder, (basis, host), request, shapes.clone(), store);
         self.encoders().iter().map(quote).collect()
     }
 
@@ -130,6 +145,19 @@ impl TextEncoders {
         let empty = weighs.then(|| kind.empty(&encoder.tokenizer, tokens.longest())).transpose()?;
         Ok(Prepared { tokens, empty })
     }
+}
+
+/// The run of an encoder on texts of some samples and tokens.
+fn quote_of(
+    encoder: &TextEncoder,
+    (basis, host): (&Basis, Option<&Basis>),
+    request: &TextRequest<'_>,
+    shapes: Vec<[i64; 2]>,
+    store: AskStore<'_>,
+) -> Result<Quote<Text>> {
+    let texts = TextsShape { encoder: &encoder.file, shapes, left_out: LEFT_OUT, store };
+    check_lengths(basis, host, texts.clone(), request.memory_limit)?;
+    Ok(Quote::text(basis, host, texts, request.memory_limit, request.objective)?)
 }
 
 /// The texts of prompts that an encoder runs on: their chunks, and empty ones that they are weighed

@@ -197,7 +197,7 @@ impl<R: BufRead> Iterator for Records<R> {
 
 /// The part of a record that makes no sense, if any.
 fn senseless<W: Work>(record: &Record<W>) -> Option<String> {
-    let request = W::fault_of_request(&record.request).or_else(|| sense_of_device(&record.device));
+    let request = W::fault_of_request(&record.request).or_else(|| fault_of_device(&record.device));
     request.or_else(|| record.exchange.as_ref().and_then(sense_of_exchange))
 }
 
@@ -220,12 +220,13 @@ fn sense_of_exchange<W: Work>(exchange: &Exchange<W>) -> Option<String> {
         let reply = (learns == call.reply.plan.is_some()).then(|| format!("a {} and its plan", call.question.name()));
         (order.or(attempts).or(reply))
             .or_else(|| W::fault_of_request(&call.request))
-            .or_else(|| sense_of_device(&call.device))
+            .or_else(|| fault_of_device(&call.device))
             .or_else(|| call.question.offer().and_then(|offer| W::fault_of_capabilities(&offer.capabilities)))
     })
 }
 
-fn sense_of_device(device: &Device) -> Option<String> {
+/// The part of a device's facts that makes no sense, if any.
+pub fn fault_of_device(device: &Device) -> Option<String> {
     let (types, hints) = (device.fast_dtypes.len(), device.hints.len());
     (types > MOST_HINTS)
         .then(|| format!("{types} fast types"))

@@ -49,3 +49,13 @@ def fresh() -> Iterator[tilewright.Engine]:
     engine = tilewright.Engine(MODELS, device="cpu")
     yield engine
     engine.close()
+
+
+@pytest.fixture(scope="session")
+def device() -> tilewright.Device:
+    return tilewright.Device.measure(device="cpu")
+
+
+@pytest.fixture(scope="session")
+def adaptive() -> tilewright.Policy:
+    return tilewright.Policy("adaptive")

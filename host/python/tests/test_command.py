@@ -80,13 +80,14 @@ def test_all_else_is_for_the_program(tmp_path: Path) -> None:
 
 
 def test_a_missing_program_is_one_line(tmp_path: Path) -> None:
-    for environment, words in [
+    cases: list[tuple[dict[str, str], str]] = [
         ({}, "the program is not installed here"),
         ({"TILEWRIGHT_PROGRAM": "missing"}, "TILEWRIGHT_PROGRAM: missing: no such program"),
         ({"XDG_DATA_HOME": "", "HOME": "here"}, "the program is not installed here"),
-    ]:
+    ]
+    for environment, words in cases:
         for arguments in (["--version"], ["decode"]):
-            said = run(*arguments, **environment)
+            said = run(*arguments, site=None, command=COMMAND, **environment)
             assert (said.returncode, said.stdout) == (2, "") and said.stderr.count("\n") == 1
             assert said.stderr.startswith("error: ") and words in said.stderr
     broken = installed(tmp_path)

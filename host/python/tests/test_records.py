@@ -37,7 +37,18 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     picture = str(folder / "a.png")
     runs = [
         # A prompt that was encoded before would have no text stage.
-        ["generate", f"a cat {uuid.uuid4()}", "--model", SHAPES, "--size", "64x64", "--steps", "2", "-o", folder / "b.png"],
+        [
+            "generate",
+            f"a cat {uuid.uuid4()}",
+            "--model",
+            SHAPES,
+            "--size",
+            "64x64",
+            "--steps",
+            "2",
+            "-o",
+            folder / "b.png",
+        ],
         ["decode", LATENT, "--vae", VAE, "-o", picture],
         ["encode", picture, "--vae", VAE, "-o", folder / "c.latent"],
         ["decode", LATENT, "--vae", VAE, "-o", folder / "d.png", "--dry-run"],
@@ -96,9 +107,9 @@ def test_parts_are_of_types_of_their_own(lines: list[str]) -> None:
             for one in value:  # pyright: ignore[reportUnknownVariableType]
                 check(one)
         elif isinstance(value, Message):
-            for name, one in value.items():
-                if name != "settings":
-                    check(one)
+            for field in dataclasses.fields(value):
+                if field.name != "settings":
+                    check(getattr(value, field.name))
 
     for line in lines:
         check(read(line))
@@ -131,9 +142,8 @@ def test_what_is_made_here_reads_back() -> None:
 
 
 def test_what_is_absent_stands_for_its_default_and_stays_absent() -> None:
-    text = (
-        '{"precision":{"kind":"uniform","dtype":"f32"},"weights":"packed","guidance":"together","ahead":null,"reason":""}'
-    )
+    precision = '"precision":{"kind":"uniform","dtype":"f32"}'
+    text = f'{{{precision},"weights":"packed","guidance":"together","ahead":null,"reason":""}}'
     plan = records.DenoisePlan.from_json(text)
     assert plan.attention == records.FusedAttention() and plan.reuse == records.OffStepReuse()
     assert (plan.feed_forward, plan.products, plan.samples, plan.options) == (1, "precision", None, ())
@@ -179,7 +189,9 @@ def test_numbers_are_written_as_the_program_writes_them() -> None:
         (1 / 3, "0.3333333333333333"),
     ]:
         cost = records.DenoiseCost(peak_bytes=2**63, weights_bytes=0, step_ms=value)
-        assert cost.to_json() == f'{{"peak_bytes":9223372036854775808,"weights_bytes":0,"step_ms":{text},"moved_bytes":0}}'
+        assert (
+            cost.to_json() == f'{{"peak_bytes":9223372036854775808,"weights_bytes":0,"step_ms":{text},"moved_bytes":0}}'
+        )
         assert records.DenoiseCost.from_json(cost.to_json()) == cost
     with pytest.raises(ValueError, match="no number of JSON"):
         records.DenoiseCost(peak_bytes=0, weights_bytes=0, step_ms=float("nan")).to_json()
@@ -193,7 +205,9 @@ def test_nonsense_is_refused() -> None:
 
 def test_the_types_are_those_of_the_schemas() -> None:
     assert len(SCHEMAS) == 3
-    made = subprocess.run([sys.executable, PYTHON / "make_records.py", *SCHEMAS], capture_output=True, check=True).stdout
+    made = subprocess.run(
+        [sys.executable, PYTHON / "make_records.py", *SCHEMAS], capture_output=True, check=True
+    ).stdout
     text = Path(records.__file__).read_text()
     assert made.decode() == text, "python make_records.py ../plan/*record.schema.json > tilewright/records.py"
 

@@ -70,7 +70,9 @@ def _reader(annotation: Any) -> Reader:
     if origin is tuple:
         return _of_tuple(arguments)
     if isinstance(annotation, type) and issubclass(annotation, Message):
-        return lambda value: annotation.from_json(cast(Mapping[str, Any], value)) if isinstance(value, Mapping) else value
+        return lambda value: (
+            annotation.from_json(cast(Mapping[str, Any], value)) if isinstance(value, Mapping) else value
+        )
     return _unchanged
 
 
@@ -78,9 +80,7 @@ def _reader(annotation: Any) -> Reader:
 def _fields(kind: type[Message]) -> dict[str, tuple[str, Reader]]:
     """The fields of a message by their names in JSON, each with its own name and how it is read."""
     hints = typing.get_type_hints(kind)
-    return {
-        field.name.rstrip("_"): (field.name, _reader(hints[field.name])) for field in dataclasses.fields(kind)
-    }
+    return {field.name.rstrip("_"): (field.name, _reader(hints[field.name])) for field in dataclasses.fields(kind)}
 
 
 def _plain(value: Any) -> Any:
@@ -111,7 +111,7 @@ def _number(value: float) -> str:
 def _written(value: Any) -> str:
     """A value as compact JSON text."""
     if isinstance(value, Message):
-        return "{" + ",".join([f"{quoted(key)}:{_written(inner)}" for key, inner in value.items()]) + "}"
+        return "{" + ",".join([f"{quoted(key)}:{_written(inner)}" for key, inner in _pairs(value)]) + "}"
     if isinstance(value, str):
         return quoted(value)
     if value is None:
@@ -160,18 +160,9 @@ class Message:
         object.__setattr__(message, "_keys", tuple(key for key in read if key in fields))
         return message
 
-    def items(self) -> Iterable[tuple[str, Any]]:
-        """The fields by their names in JSON. Of a message that was not read, those that are None are left out."""
-        fields = _fields(type(self))
-        keys: tuple[str, ...] | None = getattr(self, "_keys", None)
-        if keys is not None:
-            return [(key, getattr(self, fields[key][0])) for key in keys]
-        values = [(key, getattr(self, name)) for key, (name, _) in fields.items()]
-        return [(key, value) for key, value in values if value is not None]
-
     def to_dict(self) -> dict[str, Any]:
         """The message as JSON's own types."""
-        return {key: _plain(value) for key, value in self.items()}
+        return {key: _plain(value) for key, value in _pairs(self)}
 
     def to_json(self) -> str:
         """The message as compact JSON text."""
@@ -180,6 +171,16 @@ class Message:
     def __reduce__(self) -> tuple[Any, ...]:
         values = tuple(getattr(self, field.name) for field in dataclasses.fields(self))
         return _restored, (type(self), values, getattr(self, "_keys", None))
+
+
+def _pairs(message: Message) -> Iterable[tuple[str, Any]]:
+    """The fields by their names in JSON. Of a message that was not read, those that are None are left out."""
+    fields = _fields(type(message))
+    keys: tuple[str, ...] | None = getattr(message, "_keys", None)
+    if keys is not None:
+        return [(key, getattr(message, fields[key][0])) for key in keys]
+    values = [(key, getattr(message, name)) for key, (name, _) in fields.items()]
+    return [(key, value) for key, value in values if value is not None]
 
 
 def _restored(kind: type[Message], values: tuple[Any, ...], keys: tuple[str, ...] | None) -> Message:

@@ -50,40 +50,71 @@ class VaeWork(_Size, _Aims, total=False):
     """Tiles and chunks that are cross-faded are allowed where an exact plan fits, too."""
 
 
-class DenoiseWork(_Size, _Aims, total=False):
-    """Keyword arguments: a sample, by the pixels of its picture or clip."""
+class DenoiseWork(_Aims, total=False):
+    """Keyword arguments: a sample. Without `conditioning` it is of a prompt that is yet to be encoded, as
+    `tilewright generate` makes it; with it, files are looked into, as `tilewright sample` does."""
 
+    width: int
+    """Pixels; the model's usual ones if they are left out, or those of `latent`."""
+    height: int
+    """Pixels; the model's usual ones if they are left out, or those of `latent`."""
     frames: int
-    """Frames of a clip; 1 if it is left out."""
+    """Frames of a clip; the model's usual ones if they are left out."""
     batch: int
     """Samples; 1 if it is left out."""
-    steps: int | None
+    text_tokens: int
+    """Tokens of the conditioning; the model's usual ones if they are left out."""
+    has_negative: bool
+    """A negative prompt is given: each step has a second pass. If it is left out, there is one if `cfg` is not 1."""
+    starts_with_picture: bool
+    """The sample begins with a picture of its size."""
+    conditioning: Sequence[str]
+    """Files of conditionings, as `tilewright sample --conditioning` has them."""
+    negative: Sequence[str]
+    """Files of the conditionings that guidance leads away from."""
+    latent: AnyPath
+    """The file of latents to begin with."""
+    noise: AnyPath
+    """The file of the noise."""
+    mask: AnyPath
+    """The file of a mask: 1 where latents are made again."""
+    seeds: Sequence[int]
+    """One seed, or one for each sample."""
+    steps: int
     """Steps; the model's usual ones if they are left out."""
-    sigmas: Sequence[float] | None
+    sigmas: Sequence[float]
     """The sigmas, one more than steps, in place of the scheduler's."""
     sampler: str
-    """The sampler, by ComfyUI's name; `euler` if it is left out."""
+    """The sampler, by ComfyUI's name; the model's usual one if it is left out."""
     scheduler: str
-    """The scheduler, by ComfyUI's name; `simple` if it is left out."""
-    text_tokens: int | None
-    """Tokens of the conditioning; the model's usual ones if they are left out."""
-    negative_tokens: int | None
-    """Tokens of the conditioning to lead away from: with them, each step has a second pass."""
-    image_tokens: int | None
-    """Tokens of a picture's conditioning; without them there is none."""
-    guidance: float | None
+    """The scheduler, by ComfyUI's name; the model's usual one if it is left out."""
+    shift: float
+    """The shift of the sigmas, in place of the model's."""
+    guidance: float
     """The guidance that Flux.1 dev has as an input."""
-    reuse: float | None
+    cfg: float
+    """The factor of guidance by a negative prompt; 1 leaves it out."""
+    denoise: float
+    """The part of the way from noise that is gone, from 0 to 1."""
+    reuse: float
     """The change of the network's output, over its size, up to which the last one may serve once more."""
+    convention: Literal["comfyui", "diffusers"]
+    """The reference that is followed; `comfyui` if it is left out."""
 
 
-class _Texts(TypedDict):
+class TextWork(_Aims, total=False):
+    """Keyword arguments: a run of text encoders, of `prompts` or of texts of some `tokens`."""
+
+    prompts: Sequence[str]
+    """The prompts, of which each becomes a row of the conditioning."""
     tokens: Sequence[int]
-    """The tokens of each text."""
-
-
-class TextWork(_Texts, _Aims, total=False):
-    """Keyword arguments: a text encoder's run."""
+    """The tokens of each text, in place of prompts."""
+    convention: Literal["comfyui", "diffusers"]
+    """The program whose reading of prompts is followed; `comfyui` if it is left out."""
+    text_tokens: int
+    """The tokens that a text encoder without positions of its own is trained for; the published ones if left out."""
+    embeddings: AnyPath
+    """A folder of embeddings that prompts may name."""
 
 
 class Device:
@@ -164,14 +195,16 @@ class Device:
 
 
 class Model:
-    """What is in a model's files: an autoencoder of pictures or clips, a denoiser, or a text encoder. Only shapes and
+    """What is in a model's files: an autoencoder of pictures or clips, a transformer, or text encoders. Only shapes and
     types are read.
 
     Args:
-        paths: the files or folders of one model; of WAN 2.2's two experts first the one for high noise.
+        paths: the files or folders of one part of a model: a VAE, a transformer (of WAN 2.2's two experts first the one
+            for high noise), or all its text encoders.
+        part: the part that is meant, if a file or a pipeline's folder holds several.
         family: the family, where the files can't tell: `sd`, `sdxl`, `sd3` or `flux`.
-        scaling: the scaling factor of latents, in place of the family's.
-        shift: their shift, in place of the family's.
+        scaling_factor: the scaling factor of latents, in place of the family's.
+        shift_factor: their shift factor, in place of the family's.
         boundary: the sigma at which two experts take turns.
         loras: LoRAs as `tilewright sample --lora` has them: `FILE`, `FILE:0.5` or `FILE:0.5@high`.
 
@@ -184,29 +217,41 @@ class Model:
     def __init__(
         self,
         *paths: AnyPath,
+        part: Literal["vae", "transformer", "text-encoder"] | None = None,
         family: str | None = None,
-        scaling: float | None = None,
-        shift: float | None = None,
+        scaling_factor: float | None = None,
+        shift_factor: float | None = None,
         boundary: float | None = None,
         loras: Sequence[AnyPath] = (),
     ) -> None:
         from ._extension import native
 
         names = [os.fspath(path) for path in paths]
-        options: dict[str, Any] = {"family": family, "scaling": scaling, "shift": shift, "boundary": boundary}
+        options: dict[str, Any] = {
+            "part": part,
+            "family": family,
+            "scaling_factor": scaling_factor,
+            "shift_factor": shift_factor,
+            "boundary": boundary,
+        }
         if loras:
             options["loras"] = [os.fspath(lora) for lora in loras]
         self._paths = names
         self.native = native.Model(names, _given(options))
 
     @property
-    def kind(self) -> Literal["vae", "video-vae", "denoiser", "text-encoder"]:
+    def kind(self) -> Literal["vae", "video-vae", "transformer", "text-encoder"]:
         """What it is."""
         return self.native.kind
 
-    def inspect(self) -> dict[str, Any]:
-        """What the files have in them: family, layout and types, as `tilewright inspect --json` prints it."""
-        found: dict[str, Any] = json.loads(self.native.inspect())
+    @property
+    def notes(self) -> list[str]:
+        """Lines on LoRAs of which a part has no place in the transformer."""
+        return self.native.notes
+
+    def inspect(self) -> list[dict[str, Any]]:
+        """What each file has in it: family, layout and types, as `tilewright inspect --json` prints it."""
+        found: list[dict[str, Any]] = json.loads(self.native.inspect())
         return found
 
     def decode(self, device: Device, **request: Unpack[VaeWork]) -> VaeQuote:
@@ -234,28 +279,29 @@ class Model:
         return Quote(self.native.encode(device.native, _given(request)))
 
     def denoise(self, device: Device, **request: Unpack[DenoiseWork]) -> DenoiseQuote:
-        """A sample by a denoiser.
+        """A sample by a transformer.
 
         Args:
             device: what it is to run on.
-            request: `width`, `height` and what else counts.
+            request: what counts; the rest is as the model is usually run.
 
         Raises:
-            ModelError: it is no denoiser, the sizes are none of its, or not even the leanest plan fits.
+            ModelError: it is no transformer, the sizes are none of its, a file is of another model, or not even the
+                leanest plan fits.
         """
         return Quote(self.native.denoise(device.native, _given(request)))
 
-    def text(self, device: Device, **request: Unpack[TextWork]) -> TextQuote:
-        """A text encoder's run.
+    def text(self, device: Device, **request: Unpack[TextWork]) -> list[TextQuote]:
+        """The run of each text encoder, in the order in which the program runs them.
 
         Args:
             device: what it is to run on; one with a host lets plans choose between the two.
-            request: `tokens`, the tokens of each text, and what else counts.
+            request: `prompts`, or the `tokens` of each text, and what else counts.
 
         Raises:
-            ModelError: it is no text encoder, or not even the leanest plan fits.
+            ModelError: it is no text encoder, a prompt can't be read, or not even the leanest plan fits.
         """
-        return Quote(self.native.text(device.native, _given(request)))
+        return [Quote(quote) for quote in self.native.text(device.native, _given(request))]
 
     def __repr__(self) -> str:
         return f"<tilewright.Model {self.kind} {' '.join(self._paths)}>"
@@ -353,7 +399,12 @@ TextQuote = Quote[records.TextRequest, records.TextCapabilities, records.TextPla
 def _given(options: Mapping[str, Any]) -> str:
     """The options that are given, as JSON."""
     given = {key: value for key, value in options.items() if value is not None}
-    return json.dumps(given, default=list)
+    return json.dumps(given, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    """A path, or any sequence, as JSON has it."""
+    return os.fspath(value) if hasattr(value, "__fspath__") else list(value)
 
 
 def _decoded(text: str | bytes) -> str:
@@ -376,10 +427,14 @@ def _content(path: AnyPath) -> bytes:
 def _described(program: str, device: str) -> str:
     """What the program prints of a device."""
     try:
-        run = subprocess.run([program, "device", "--json", "--device", device], capture_output=True, text=True, check=False)
+        run = subprocess.run(
+            [program, "device", "--json", "--device", device], capture_output=True, text=True, check=False
+        )
     except OSError as error:
         raise ProgramError(f"{program}: {error.strerror}") from None
     if run.returncode != 0:
-        said = run.stderr.strip().splitlines() or [f"{program}: it ended with status {run.returncode}, and said nothing"]
+        said = run.stderr.strip().splitlines() or [
+            f"{program}: it ended with status {run.returncode}, and said nothing"
+        ]
         raise ProgramError(said[-1].removeprefix("error: "))
     return run.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Generic, Literal, Union, cast, overload
@@ -68,6 +69,8 @@ class Policy:
         self._settings = [(name, _setting(value)) for name, value in (settings or {}).items()]
         self.native = native.Policy(self._source, self._settings, memory_bytes)
         self._identity: records.PolicyIdentity | None = None
+        if self.native.warning is not None:
+            warnings.warn(self.native.warning, stacklevel=2)
 
     @property
     def identity(self) -> records.PolicyIdentity:
@@ -389,7 +392,9 @@ class _Asked:
             parts.append(f',"running":{text_of(running)}')
         if done is not None:
             parts.append(f',"done":{int(done)}')
-        attempts = ",".join([f'{{"plan":{text_of(one.plan)},"failure":{text_of(one.failure)}}}' for one in self.attempts])
+        attempts = ",".join(
+            [f'{{"plan":{text_of(one.plan)},"failure":{text_of(one.failure)}}}' for one in self.attempts]
+        )
         parts.append(f',"attempts":[{attempts}]}}')
         return "".join(parts)
 

@@ -128,20 +128,21 @@ fn record_line(path: &str, bytes: &[u8]) -> String {
 /// Builds both wheels into a folder.
 pub fn build(project: &Project, folder: &Path) -> Result<()> {
     let time = commit_time(project)?;
-    let program = program(project)?;
+    let native = compile(project, "tilewright-python")?.join("lib_native.so");
+    let program = compile(project, "tilewright-cli")?.join("tilewright");
     fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-    library(project)?.write(folder, time)?;
+    library(project, fs::read(&native)?)?.write(folder, time)?;
     engine(project, fs::read(&program)?)?.write(folder, time)?;
     Ok(())
 }
 
-/// The wheel of the Python package.
-fn library(project: &Project) -> Result<Wheel> {
+/// The wheel of the Python package, with its native module.
+fn library(project: &Project, native: Vec<u8>) -> Result<Wheel> {
     let engine = format!("Requires-Dist: tilewright-engine=={}; extra == 'engine'", env!("CARGO_PKG_VERSION"));
     let mut wheel = Wheel::new(
         project,
         "tilewright",
-        "py3-none-any".into(),
+        format!("cp310-abi3-manylinux_2_{C_LIBRARY}_{ARCH}"),
         &[
             "Summary: Pictures and clips of diffusion models under WebAssembly policies: the program as a child, and the service",
             "Requires-Dist: httpx>=0.27",
@@ -151,6 +152,7 @@ fn library(project: &Project) -> Result<Wheel> {
     )?;
     wheel
         .add_tracked(project, "host/python/tilewright", |path| path.strip_prefix("host/python/").map(str::to_owned))?;
+    wheel.add("tilewright/_native.abi3.so".into(), native, true);
     let entry = b"[console_scripts]\ntilewright = tilewright._command:main\n".to_vec();
     wheel.add(format!("{}/entry_points.txt", wheel.info()), entry, false);
     Ok(wheel)
@@ -181,9 +183,10 @@ fn engine(project: &Project, program: Vec<u8>) -> Result<Wheel> {
     Ok(wheel)
 }
 
-/// The program for any machine: no path of this one is in it.
-fn program(project: &Project) -> Result<PathBuf> {
-    tools::say("compiling the program for wheels (the first time takes about a quarter of an hour on two cores)");
+/// Compiles a package for any machine, so that no path of this one is in it. Returns the folder of
+/// what was made.
+fn compile(project: &Project, package: &str) -> Result<PathBuf> {
+    tools::say(&format!("compiling {package} for wheels (the first time takes about ten minutes on two cores)"));
     let target = project.target().join("wheel");
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
@@ -194,12 +197,14 @@ fn program(project: &Project) -> Result<PathBuf> {
     let cpp: Vec<String> =
         places.iter().map(|(from, to)| format!("-ffile-prefix-map={}={to}", from.display())).collect();
     let mut cargo = project.cargo();
-    cargo.args(["build", "--release", "-p", "tilewright-cli", "--locked", "--target-dir"]).arg(&target);
+    cargo.args(["build", "--release", "-p", package, "--locked", "--target-dir"]).arg(&target);
     cargo.env("CARGO_ENCODED_RUSTFLAGS", rust.join("\u{1f}"));
     cargo.env("CFLAGS", cpp.join(" ")).env("CXXFLAGS", cpp.join(" "));
     cargo.env("TILEWRIGHT_RUN_PATH", RUN_PATH).env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
+    // pyo3: the module is not linked with libpython, which the interpreter brings.
+    cargo.env("PYO3_BUILD_EXTENSION_MODULE", "1");
     tools::run(&mut cargo)?;
-    Ok(target.join("release/tilewright"))
+    Ok(target.join("release"))
 }
 
 /// The time of the last commit, in UTC: that of every file in the wheels.
@@ -235,13 +240,13 @@ mod tests {
         let write = |name: &str| {
             let folder = folder.path().join(name);
             fs::create_dir(&folder).unwrap();
-            fs::read(library(&project).unwrap().write(&folder, time).unwrap()).unwrap()
+            fs::read(library(&project, b"module".to_vec()).unwrap().write(&folder, time).unwrap()).unwrap()
         };
         let (one, other) = (write("one"), write("other"));
         assert!(one == other);
         let mut zip = zip::ZipArchive::new(Cursor::new(one)).unwrap();
         let names: Vec<String> = zip.file_names().map(str::to_owned).collect();
-        for name in ["tilewright/__init__.py", "tilewright/py.typed", "tilewright/engine.py"] {
+        for name in ["tilewright/__init__.py", "tilewright/py.typed", "tilewright/engine.py", "tilewright/_native.abi3.so"] {
             assert!(names.iter().any(|found| found == name), "{names:?}");
         }
         let metadata = zip.by_name(&format!("tilewright-{}.dist-info/METADATA", env!("CARGO_PKG_VERSION")));

@@ -11,7 +11,7 @@ use super::{
     Common, ObjectiveArgument,
     bench::ContestOptions,
     finite,
-    sample::{lora, prompt, size},
+    sample::size,
 };
 
 /// The help of --policy, --against and --memory-limit.
@@ -32,13 +32,13 @@ pub struct BenchSample {
     #[arg(long, value_name = "FILE|FOLDER", required = true, num_args = 1)]
     pub transformer: Vec<PathBuf>,
     /// A LoRA, as for sample
-    #[arg(long, value_name = "FILE|FOLDER[:STRENGTH][@high|@low]", value_parser = lora)]
+    #[arg(long, value_name = "FILE|FOLDER[:STRENGTH][@high|@low]")]
     pub lora: Vec<LoraRequest>,
     /// The conditioning, as for sample [default: generated, of 512 tokens]
-    #[arg(long, value_name = "FILE", value_parser = prompt, num_args = 1)]
+    #[arg(long, value_name = "FILE", num_args = 1)]
     pub conditioning: Vec<PromptRequest>,
     /// The conditioning to lead away from, with --cfg
-    #[arg(long, value_name = "FILE", value_parser = prompt, requires = "cfg", num_args = 1)]
+    #[arg(long, value_name = "FILE", requires = "cfg", num_args = 1)]
     pub negative: Vec<PromptRequest>,
     /// The factor of guidance by --negative
     #[arg(long, value_name = "X", value_parser = finite, requires = "negative")]

@@ -9,7 +9,7 @@ use tilewright_plan::Loss;
 
 use super::{
     ModelFolders, PolicyGrants, ReportOptions, RunOptions, Writing, finite, output_path,
-    sample::{Seed, Way, lora, seed, size},
+    sample::{Seed, Way, seed, size},
 };
 
 /// The end of --help.
@@ -77,7 +77,7 @@ pub struct Generate {
     pub vae: Option<PathBuf>,
     /// A LoRA, repeatable, with its strength (1 if none is given); @high or @low behind it is for
     /// one of two experts, without which it is for both
-    #[arg(long, value_name = "FILE|FOLDER[:STRENGTH][@high|@low]", value_parser = lora)]
+    #[arg(long, value_name = "FILE|FOLDER[:STRENGTH][@high|@low]")]
     pub lora: Vec<LoraRequest>,
     /// The prompt to lead away from; it counts if --cfg is not 1
     #[arg(long, value_name = "TEXT")]

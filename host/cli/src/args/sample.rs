@@ -52,43 +52,6 @@ pub(super) fn size(text: &str) -> Result<[u32; 2], String> {
     sides.ok_or_else(|| "expected a width and a height, as 1024x768".to_owned())
 }
 
-/// A LoRA's file, with its strength and the expert that it is for behind it. A file whose own name
-/// ends so is taken as it is.
-pub(super) fn lora(text: &str) -> Result<LoraRequest, String> {
-    let whole = LoraRequest { path: text.into(), strength: 1.0, expert: None };
-    if whole.path.exists() {
-        return Ok(whole);
-    }
-    let (rest, expert) = match (text.strip_suffix("@high"), text.strip_suffix("@low")) {
-        (Some(rest), _) => (rest, Some(0)),
-        (_, Some(rest)) => (rest, Some(1)),
-        _ => (text, None),
-    };
-    let (path, strength) = match rest.rsplit_once(':') {
-        Some((path, strength)) if !path.is_empty() => {
-            let strength = strength.parse().ok().filter(|of: &f64| of.is_finite());
-            (path, strength.ok_or("expected a file, or FILE:STRENGTH with a finite number, as x.safetensors:0.8")?)
-        }
-        _ => (rest, 1.0),
-    };
-    Ok(LoraRequest { path: path.into(), strength, expert })
-}
-
-/// A conditioning's file, with the part of the way that it is for behind it. A file whose own name
-/// ends so is taken as it is.
-pub(super) fn prompt(text: &str) -> Result<PromptRequest, String> {
-    let whole = PromptRequest { path: text.into(), within: None };
-    let Some((path, part)) = text.rsplit_once('@').filter(|(path, _)| !path.is_empty() && !whole.path.exists()) else {
-        return Ok(whole);
-    };
-    let number = |text: &str| text.parse().ok().filter(|part| (0.0..=1.0).contains(part));
-    let within = part.split_once('-').and_then(|(start, end)| Some([number(start)?, number(end)?]));
-    let within = within.filter(|[start, end]| start < end);
-    let within =
-        within.ok_or("expected a file, or FILE@START-END with parts of the way from 0 to 1, as x.safetensors@0-0.4")?;
-    Ok(PromptRequest { path: path.into(), within: Some(within) })
-}
-
 /// Steps, and the way that they take, of every command that samples.
 #[derive(Args, Clone, Debug)]
 pub struct Way {
@@ -143,15 +106,15 @@ pub struct Sample {
     pub transformer: Vec<PathBuf>,
     /// A LoRA, repeatable, with its strength (1 if none is given); @high or @low behind it is for
     /// one of two experts, without which it is for both
-    #[arg(long, value_name = "FILE|FOLDER[:STRENGTH][@high|@low]", value_parser = lora)]
+    #[arg(long, value_name = "FILE|FOLDER[:STRENGTH][@high|@low]")]
     pub lora: Vec<LoraRequest>,
     /// The conditioning: a .safetensors with prompt_embeds, for Flux also pooled_prompt_embeds, for
     /// image to video also image_embeds and condition. Repeatable, with the part of the way that it
     /// is for behind it, as @0-0.4; those for one part are averaged
-    #[arg(long, value_name = "FILE[@START-END]", value_parser = prompt, required = true, num_args = 1)]
+    #[arg(long, value_name = "FILE[@START-END]", required = true, num_args = 1)]
     pub conditioning: Vec<PromptRequest>,
     /// The conditioning to lead away from, with --cfg; as --conditioning
-    #[arg(long, value_name = "FILE[@START-END]", value_parser = prompt, requires = "cfg", num_args = 1)]
+    #[arg(long, value_name = "FILE[@START-END]", requires = "cfg", num_args = 1)]
     pub negative: Vec<PromptRequest>,
     /// Width and height in pixels
     #[arg(long, value_name = "WxH", value_parser = size, conflicts_with = "latent")]

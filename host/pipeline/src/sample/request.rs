@@ -1,8 +1,10 @@
 //! The request for a sample: its files, its size and its steps.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, str::FromStr};
 
 use tilewright_sampling::{Convention, Sampler, Scheduler, Span};
+
+use super::LoraRequest;
 
 /// The size of a sample that has no latent to begin from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,5 +150,50 @@ impl SampleRequest {
             most_values: Self::MOST_VALUES,
             most_samples: Self::MOST_SAMPLES,
         }
+    }
+}
+
+impl FromStr for PromptRequest {
+    type Err = String;
+
+    /// A conditioning's file, with the part of the way that it is for behind it. A file whose own
+    /// name ends so is taken as it is.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let whole = PromptRequest { path: text.into(), within: None };
+        let Some((path, part)) = text.rsplit_once('@').filter(|(path, _)| !path.is_empty() && !whole.path.exists()) else {
+            return Ok(whole);
+        };
+        let number = |text: &str| text.parse().ok().filter(|part| (0.0..=1.0).contains(part));
+        let within = part.split_once('-').and_then(|(start, end)| Some([number(start)?, number(end)?]));
+        let within = within.filter(|[start, end]| start < end);
+        let within =
+            within.ok_or("expected a file, or FILE@START-END with parts of the way from 0 to 1, as x.safetensors@0-0.4")?;
+        Ok(PromptRequest { path: path.into(), within: Some(within) })
+    }
+}
+
+impl FromStr for LoraRequest {
+    type Err = String;
+
+    /// A LoRA's file, with its strength and the expert that it is for behind it. A file whose own
+    /// name ends so is taken as it is.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let whole = LoraRequest { path: text.into(), strength: 1.0, expert: None };
+        if whole.path.exists() {
+            return Ok(whole);
+        }
+        let (rest, expert) = match (text.strip_suffix("@high"), text.strip_suffix("@low")) {
+            (Some(rest), _) => (rest, Some(0)),
+            (_, Some(rest)) => (rest, Some(1)),
+            _ => (text, None),
+        };
+        let (path, strength) = match rest.rsplit_once(':') {
+            Some((path, strength)) if !path.is_empty() => {
+                let strength = strength.parse().ok().filter(|of: &f64| of.is_finite());
+                (path, strength.ok_or("expected a file, or FILE:STRENGTH with a finite number, as x.safetensors:0.8")?)
+            }
+            _ => (rest, 1.0),
+        };
+        Ok(LoraRequest { path: path.into(), strength, expert })
     }
 }

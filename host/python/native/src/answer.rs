@@ -2,21 +2,21 @@
 
 use std::fmt::Display;
 
-use pyo3::{PyResult, exceptions::PyValueError};
-use serde::{Serialize, de::DeserializeOwned};
+use pyo3::{PyErr, PyResult, exceptions::PyValueError};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// The JSON of a value.
 pub fn json(value: &impl Serialize) -> PyResult<String> {
     serde_json::to_string(value).map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
-/// A value of JSON; `what` names it in errors.
-pub fn read<T: DeserializeOwned>(what: impl Display, text: &str) -> PyResult<T> {
-    serde_json::from_str(text).map_err(|error| PyValueError::new_err(format!("{what}: {error}")))
+/// A value of JSON; `what` names it in errors, which `refuse` makes exceptions.
+pub fn read<T: DeserializeOwned>(what: impl Display, text: &str, refuse: fn(String) -> PyErr) -> PyResult<T> {
+    serde_json::from_str(text).map_err(|error| refuse(format!("{what}: {error}")))
 }
 
 /// A price, or the reason why there is none.
-#[derive(Serialize, serde::Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Price<C> {
     Cost(C),

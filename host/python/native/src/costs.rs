@@ -5,7 +5,10 @@ use std::sync::{Mutex, PoisonError};
 use pyo3::prelude::*;
 use tilewright_plan::{CostModel, Work};
 
-use crate::answer::{Price, json, read};
+use crate::{
+    answer::{Price, json, read},
+    errors,
+};
 
 /// A function of Python that gives prices: it is called with a JSON list of plans, and gives a JSON
 /// list of `{"cost": …}` or `{"error": …}`, one for each.
@@ -29,7 +32,7 @@ impl CalledCosts {
         let Some(function) = &self.function else { return Err("no plan has a price here".into()) };
         let called = Python::attach(|py| -> PyResult<Vec<Price<W::Cost>>> {
             let answer: String = function.call1(py, (json(&plans)?,))?.extract(py)?;
-            read("the prices of plans", &answer)
+            read("the prices of plans", &answer, errors::policy)
         });
         match called {
             Ok(prices) if prices.len() == plans.len() => Ok(prices.into_iter().map(Into::into).collect()),

@@ -8,11 +8,11 @@ import_exception!(tilewright.errors, PolicyError);
 import_exception!(tilewright.errors, ModelError);
 
 /// A [`PolicyError`] of one line.
-pub fn policy(error: impl Display) -> PyErr {
+pub fn policy<E: Display>(error: E) -> PyErr {
     PolicyError::new_err(error.to_string())
 }
 
 /// A [`ModelError`] of one line.
-pub fn model(error: impl Display) -> PyErr {
+pub fn model<E: Display>(error: E) -> PyErr {
     ModelError::new_err(error.to_string())
 }

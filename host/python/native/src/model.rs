@@ -33,7 +33,8 @@ struct Options {
     scaling_factor: Option<f64>,
     shift_factor: Option<f64>,
     boundary: Option<f64>,
-    loras: Vec<LoraOption>,
+    /// Each as the program's `--lora` has it.
+    loras: Vec<String>,
 }
 
 #[derive(Clone, Copy, Deserialize, PartialEq)]
@@ -42,20 +43,6 @@ enum Role {
     Vae,
     Transformer,
     TextEncoder,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LoraOption {
-    path: PathBuf,
-    #[serde(default = "one")]
-    strength: f64,
-    #[serde(default)]
-    expert: Option<usize>,
-}
-
-fn one() -> f64 {
-    1.0
 }
 
 /// The request of a decode or an encode. Sides are in pixels.
@@ -75,7 +62,7 @@ struct VaeFields {
     #[serde(default)]
     objective: Option<Objective>,
     #[serde(default)]
-    allow_blended: bool,
+    allows_blended: bool,
 }
 
 fn one_sample() -> u32 {
@@ -94,8 +81,9 @@ struct SampleFields {
     text_tokens: Option<u32>,
     has_negative: Option<bool>,
     starts_with_picture: bool,
-    conditioning: Vec<PathBuf>,
-    negative: Vec<PathBuf>,
+    /// Each as the program's `--conditioning` has it.
+    conditioning: Vec<String>,
+    negative: Vec<String>,
     latent: Option<PathBuf>,
     noise: Option<PathBuf>,
     mask: Option<PathBuf>,
@@ -119,6 +107,8 @@ struct SampleFields {
 #[serde(default, deny_unknown_fields)]
 struct TextFields {
     prompts: Vec<String>,
+    /// Tokens of texts, in place of prompts.
+    tokens: Vec<u32>,
     convention: Convention,
     text_tokens: Option<u32>,
     embeddings: Option<PathBuf>,
@@ -169,7 +159,7 @@ impl Model {
     /// Opens files of one part of a model; `options` is a JSON object.
     #[new]
     fn new(py: Python<'_>, paths: Vec<PathBuf>, options: &str) -> PyResult<Self> {
-        let options: Options = read("the options of a model", options)?;
+        let options: Options = read("the options of a model", options, model)?;
         py.detach(|| Self::open(paths, options))
     }
 
@@ -238,7 +228,7 @@ impl Model {
 }
 
 fn fields<T: DeserializeOwned>(request: &str) -> PyResult<T> {
-    read("the request", request)
+    read("the request", request, model)
 }
 
 impl VaeFields {
@@ -289,8 +279,9 @@ impl Model {
             }
             Role::Transformer => {
                 let mut opened = SampleModel::open(&paths, options.boundary).map_err(model)?;
-                for LoraOption { path, strength, expert } in options.loras {
-                    notes.extend(opened.add(&LoraRequest { path, strength, expert }).map_err(model)?);
+                for lora in &options.loras {
+                    let lora: LoraRequest = lora.parse().map_err(|error| model(format!("{lora}: {error}")))?;
+                    notes.extend(opened.add(&lora).map_err(model)?);
                 }
                 Part::Transformer(Box::new(opened))
             }
@@ -338,7 +329,7 @@ impl Model {
                 Priced::decode_clips(basis, file, [batch, channels, frames, height, width], limit, objective)
             }
         };
-        let quote = quote.map_err(model)?.allowing_blended(fields.allow_blended);
+        let quote = quote.map_err(model)?.allowing_blended(fields.allows_blended);
         Ok(Quote::new(AnyQuote::Vae(quote), &device.fingerprint))
     }
 
@@ -360,7 +351,7 @@ impl Model {
                 Priced::encode_clip(basis, file, extents, limit, objective).map(|(quote, _)| quote)
             }
         };
-        let quote = quote.map_err(model)?.allowing_blended(fields.allow_blended);
+        let quote = quote.map_err(model)?.allowing_blended(fields.allows_blended);
         Ok(Quote::new(AnyQuote::Vae(quote), &device.fingerprint))
     }
 
@@ -383,8 +374,11 @@ impl Model {
         let Part::TextEncoders(encoders) = &self.part else {
             return Err(self.refused("prompts are for text encoders"));
         };
-        if fields.prompts.is_empty() {
-            return Err(model("no prompt is given"));
+        if fields.prompts.is_empty() == fields.tokens.is_empty() {
+            return Err(model("prompts, or the tokens of texts, were expected"));
+        }
+        if fields.tokens.contains(&0) {
+            return Err(model("a text of 0 tokens"));
         }
         let embeddings = fields.embeddings.as_deref().map(EmbeddingFolder::open).transpose().map_err(model)?;
         let request = TextRequest {
@@ -398,7 +392,11 @@ impl Model {
         };
         // Nothing stays loaded for a next run, as in the program.
         let store = |_, _, _, _| Stored::default();
-        let quotes = encoders.quotes(&device.basis, device.host.as_ref(), &request, &store).map_err(model)?;
+        let quotes = match fields.tokens.is_empty() {
+            true => encoders.quotes(&device.basis, device.host.as_ref(), &request, &store),
+            false => encoders.quotes_of(&device.basis, device.host.as_ref(), &request, &fields.tokens, &store),
+        };
+        let quotes = quotes.map_err(model)?;
         Ok(quotes.into_iter().map(|quote| Quote::new(AnyQuote::Text(quote), &device.fingerprint)).collect())
     }
 }
@@ -445,10 +443,13 @@ fn foreseen(transformer: &SampleModel, fields: &SampleFields) -> PyResult<Forese
 /// The request of files, as `tilewright sample` asks.
 fn asked(transformer: &SampleModel, fields: SampleFields) -> PyResult<SampleRequest> {
     let frames = fields.frames.unwrap_or_else(|| transformer.usual_frames());
-    let whole = |path: PathBuf| PromptRequest { path, within: None };
+    let prompts = |texts: &[String]| {
+        let prompt = |text: &String| text.parse::<PromptRequest>().map_err(|error| model(format!("{text}: {error}")));
+        texts.iter().map(prompt).collect::<PyResult<Vec<_>>>()
+    };
     Ok(SampleRequest {
-        conditioning: fields.conditioning.into_iter().map(whole).collect(),
-        negative: fields.negative.into_iter().map(whole).collect(),
+        conditioning: prompts(&fields.conditioning)?,
+        negative: prompts(&fields.negative)?,
         size: fields.width.zip(fields.height).map(|(width, height)| Size { width, height, frames }),
         latent: fields.latent,
         noise: fields.noise,

@@ -7,11 +7,11 @@ use std::{
 
 use pyo3::prelude::*;
 use serde::Deserialize;
-use serde_json::Value;
 use tilewright_config::{Config, ConfigSource};
 use tilewright_gate::Admission;
 use tilewright_plan::{
-    Attempt, Denoise, Device as Facts, Planner, Question, Record, Stage, Text, UnderWay, Vae, Work,
+    Attempt, CostModel, Denoise, Device as Facts, FailedAttempt, Planner, Question, Record, Stage, Text, UnderWay, Vae,
+    Work, records::fault_of_device,
 };
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, Policy as Planning, PolicyHost};
 
@@ -20,7 +20,7 @@ use crate::{
     costs::CalledCosts,
     decision::{Decision, IntoAnyRecord},
     errors,
-    quote::Quote,
+    quote::{CostsOf, Quote},
 };
 
 /// A policy that decides. One serves all threads: they wait for each other.
@@ -97,6 +97,15 @@ struct AskedStage {
 }
 
 impl<W: Work> Asked<W> {
+    /// A question of which no part is senseless.
+    fn read(question: &str) -> PyResult<Self> {
+        let asked: Self = read("the question", question, errors::policy)?;
+        let fault = W::fault_of_request(&asked.request)
+            .or_else(|| fault_of_device(&asked.device))
+            .or_else(|| W::fault_of_capabilities(&asked.capabilities));
+        fault.map_or(Ok(asked), |fault| Err(errors::policy(format!("the question makes no sense: {fault}"))))
+    }
+
     fn under_way(&self) -> Option<UnderWay<W>> {
         let plan = self.running.clone()?;
         Some(UnderWay { done: self.done.unwrap_or(0), plan })
@@ -113,32 +122,58 @@ impl Policy {
         self.planning.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn decide_on<W: Work>(&self, py: Python<'_>, question: &str, function: Option<Py<PyAny>>) -> PyResult<Decision>
+    fn decide_on<W: Work>(
+        &self,
+        py: Python<'_>,
+        question: &str,
+        costs: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<Decision>
+    where
+        Planning: Planner<W>,
+        Record<W>: IntoAnyRecord,
+        Quote: CostsOf<W>,
+    {
+        let asked: Asked<W> = Asked::read(question)?;
+        let quote = costs.as_ref().and_then(|costs| costs.cast::<Quote>().ok());
+        if let Some(quote) = quote {
+            let of_another = || errors::policy(format!("the prices are no {}'s", asked.stage));
+            let costs = quote.get().costs_of().ok_or_else(of_another)?;
+            return Ok(py.detach(|| self.record(&asked, costs)));
+        }
+        let called = Arc::new(CalledCosts::new(costs.map(Bound::unbind)));
+        let decision = py.detach(|| self.record(&asked, called.clone()));
+        called.raised().map_or(Ok(decision), Err)
+    }
+
+    fn record<W: Work>(&self, asked: &Asked<W>, costs: Arc<dyn CostModel<W>>) -> Decision
     where
         Planning: Planner<W>,
         Record<W>: IntoAnyRecord,
     {
-        let asked: Asked<W> = read("the question", question)?;
-        let costs = Arc::new(CalledCosts::new(function));
-        let record = py.detach(|| {
-            let under_way = asked.under_way();
-            let mut planning = self.lock();
-            let question = asked.question(under_way.as_ref());
-            let decision = planning.decide(&question, costs.clone());
-            Record::of(&question, Planner::<W>::identity(&*planning), &decision, &*costs)
+        let under_way = asked.under_way();
+        let question = asked.question(under_way.as_ref());
+        let mut planning = self.lock();
+        let decision = planning.decide(&question, costs.clone());
+        let record = Record::of(&question, Planner::<W>::identity(&*planning), &decision, &*costs);
+        let attempts = asked.attempts.iter().map(|Attempt { plan, failure }| FailedAttempt {
+            plan: plan.clone(),
+            failure: *failure,
+            answer: None,
+            adjusted: Vec::new(),
+            fallback: None,
+            fuel: 0,
+            step: None,
         });
-        match costs.raised() {
-            Some(error) => Err(error),
-            None => Ok(Decision(record.into_any())),
-        }
+        Decision(Record { attempts: attempts.collect(), ..record }.into_any())
     }
 
     fn learn_of<W: Work>(&self, py: Python<'_>, question: &str, plan: &str, outcome: &str) -> PyResult<Option<String>>
     where
         Planning: Planner<W>,
     {
-        let asked: Asked<W> = read("the question", question)?;
-        let (plan, outcome) = (read("the plan", plan)?, read("the outcome", outcome)?);
+        let asked: Asked<W> = Asked::read(question)?;
+        let plan = read("the plan", plan, errors::policy)?;
+        let outcome = read("the outcome", outcome, errors::policy)?;
         let report = py.detach(|| self.lock().learn(&asked.question(None), &plan, &outcome));
         Ok(report.failure.map(|failure| failure.to_string()))
     }
@@ -147,7 +182,7 @@ impl Policy {
 /// The same expression for the kind of work of a question's stage.
 macro_rules! of_stage {
     ($question:expr, $work:ident => $value:expr) => {
-        match read::<AskedStage>("the question", $question)?.stage {
+        match read::<AskedStage>("the question", $question, errors::policy)?.stage {
             Stage::Decode | Stage::Encode => {
                 type $work = Vae;
                 $value
@@ -220,13 +255,7 @@ impl Policy {
     /// Decides on a question. `costs` is a quote, which has prices, a function of prices, or none.
     #[pyo3(signature = (question, costs=None))]
     fn decide(&self, py: Python<'_>, question: &str, costs: Option<Bound<'_, PyAny>>) -> PyResult<Decision> {
-        if let Some(quote) = costs.as_ref().and_then(|costs| costs.cast::<Quote>().ok()) {
-            let asked: Value = read("the question", question)?;
-            let attempts = asked.get("attempts").map(Value::to_string);
-            return quote.get().decide(py, self, attempts.as_deref());
-        }
-        let function = costs.map(Bound::unbind);
-        of_stage!(question, W => self.decide_on::<W>(py, question, function))
+        of_stage!(question, W => self.decide_on::<W>(py, question, costs))
     }
 
     /// Tells the policy of a plan's outcome. Returns a line if it failed to learn.

@@ -1,10 +1,10 @@
 //! A request with the prices of its plans.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 use pyo3::prelude::*;
 use tilewright_pipeline::{HistoryFault, Kept, Trials};
-use tilewright_plan::{Attempt, Denoise, Planner, Record, Text, Vae};
+use tilewright_plan::{Attempt, CostModel, Denoise, FailedAttempt, Planner, Record, Text, Vae, Work};
 use tilewright_policy::Policy as Planning;
 use tilewright_prices::{Priced, Quote as PricedQuote};
 
@@ -42,6 +42,26 @@ pub struct Quote {
     fingerprint: String,
 }
 
+/// The prices of a quote, if it is of one kind of work.
+pub trait CostsOf<W: Work> {
+    fn costs_of(&self) -> Option<Arc<dyn CostModel<W>>>;
+}
+
+macro_rules! costs_of {
+    ($($work:ident),*) => {$(
+        impl CostsOf<$work> for Quote {
+            fn costs_of(&self) -> Option<Arc<dyn CostModel<$work>>> {
+                match &self.of {
+                    AnyQuote::$work(quote) => Some(quote.costs()),
+                    _ => None,
+                }
+            }
+        }
+    )*};
+}
+
+costs_of!(Vae, Denoise, Text);
+
 impl Quote {
     pub fn new(of: AnyQuote, fingerprint: &str) -> Self {
         Self { of, fingerprint: fingerprint.to_owned() }
@@ -49,13 +69,13 @@ impl Quote {
 }
 
 fn estimate<W: Priced>(quote: &PricedQuote<W>, plans: &str) -> PyResult<String> {
-    let plans: Vec<W::Plan> = read("the plans", plans)?;
+    let plans: Vec<W::Plan> = read("the plans", plans, errors::model)?;
     let prices: Vec<Price<W::Cost>> = plans.iter().map(|plan| quote.estimate(plan).into()).collect();
     json(&prices)
 }
 
 fn layers<W: Priced>(quote: &PricedQuote<W>, plan: &str) -> PyResult<String> {
-    let layers = quote.layers(&read("the plan", plan)?);
+    let layers = quote.layers(&read("the plan", plan, errors::model)?);
     let rows = layers.into_iter().map(|layer| {
         serde_json::json!({
             "name": layer.name, "is_block": layer.is_block, "runs": layer.runs, "seconds": layer.seconds,
@@ -69,12 +89,18 @@ where
     Planning: Planner<W>,
     Record<W>: IntoAnyRecord,
 {
-    let attempts: Vec<Attempt<W>> = attempts.map(|text| read("the attempts", text)).transpose()?.unwrap_or_default();
+    let failed = attempts.map(|text| read::<Vec<FailedAttempt<W>>>("the attempts", text, errors::policy)).transpose()?;
+    let failed = failed.unwrap_or_default();
+    let attempt = |failed: &FailedAttempt<W>| Attempt { plan: failed.plan.clone(), failure: failed.failure };
+    let attempts: Vec<Attempt<W>> = failed.iter().map(attempt).collect();
     let decision = planning.decide(&quote.question().after(&attempts), quote.costs());
-    Ok(Decision(quote.record(planning, &decision, Vec::new(), None).into_any()))
+    Ok(Decision(quote.record(planning, &decision, failed, None).into_any()))
 }
 
 fn remember<W: Priced + Kept>(quote: &PricedQuote<W>, path: &std::path::Path, device: &str) -> PyResult<PricedQuote<W>> {
+    if !path.is_file() {
+        return Err(errors::model(format!("{}: no history: `tilewright history path` prints where it is", path.display())));
+    }
     let fault = std::rc::Rc::new(std::cell::RefCell::new(None));
     let first = fault.clone();
     let mut trials = Trials::open(path, device, false, move |fault| {

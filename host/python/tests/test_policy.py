@@ -1,0 +1,184 @@
+"""Policies in this process: decisions, threads, memory, attempts, learning, errors."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tilewright
+from conftest import ROOT, SHAPES, VAE, program
+from tilewright import model, records
+
+pytest.importorskip("tilewright._native")
+
+#: Policies that are broken, or of an earlier contract.
+CORPUS = ROOT / "host" / "policy" / "tests" / "corpus" / "0.1.0"
+
+
+@pytest.fixture(scope="module")
+def quote(device: tilewright.Device) -> model.VaeQuote:
+    return tilewright.Model(VAE).decode(device, width=1024, height=1024, memory_limit=2**30)
+
+
+def resident() -> int:
+    """Resident bytes of this process."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_policy_describes_itself(adaptive: tilewright.Policy) -> None:
+    assert (adaptive.identity.name, adaptive.identity.digest[:7]) == ("adaptive", "sha256:")
+    assert adaptive.identity.settings["min-tile"] == 256
+    assert adaptive.inspect() == json.loads(program("policy", "inspect", "adaptive", "--json"))
+    fixed = tilewright.Policy("fixed", settings={"space": "blended", "tile": 128})
+    assert fixed.identity.settings["tile"] == "128"
+
+
+def test_the_gate_says_what_the_program_says() -> None:
+    said = json.loads(program("policy", "check", "fixed", "--json", "--seed", "1"))
+    found = tilewright.Policy("fixed").check(seed=1)
+    # How long it took is another matter each time.
+    times = ("elapsed_ms", "worst")
+    assert {**found, **dict.fromkeys(times)} == {**said, **dict.fromkeys(times)} and found["worst"]
+
+
+def test_a_request_is_decided_as_its_quote(adaptive: tilewright.Policy, quote: model.VaeQuote) -> None:
+    of_quote = adaptive.decide(quote)
+    asked: dict[str, Any] = {"capabilities": quote.capabilities, "device": quote.device}
+    of_request = adaptive.decide(quote.request, costs=quote, **asked)
+    of_caller = adaptive.decide(quote.request, costs=quote.estimates, **asked)
+    for decision in (of_request, of_caller):
+        assert decision.plan == of_quote.plan and decision.answer == of_quote.answer
+        assert decision.fuel == of_quote.fuel and decision.adjusted == of_quote.adjusted
+        record = decision.record
+        assert record.request == quote.request and record.policy == adaptive.identity and record.stage == "decode"
+        assert records.Record.from_json(record.to_json()) == record
+    assert of_quote.estimate == quote.estimate(of_quote.plan) == of_quote.record.estimate
+    assert of_quote.fallback is None and of_quote.decision_ms > 0
+    # Without prices, adaptive has nothing to go by: whatever it answers, there is a plan.
+    assert adaptive.decide(quote.request, **asked).plan
+
+
+def test_prices_of_the_caller_count(adaptive: tilewright.Policy, quote: model.VaeQuote) -> None:
+    asked: list[records.Plan] = []
+
+    def costs(plans: Sequence[records.Plan]) -> list[records.Cost | str]:
+        asked.extend(plans)
+        return [
+            cost if plan.space.kind != "whole" else "not in one piece"
+            for plan, cost in zip(plans, quote.estimates(plans))
+        ]
+
+    decision = adaptive.decide(quote.request, capabilities=quote.capabilities, device=quote.device, costs=costs)
+    assert asked and decision.plan.space.kind != "whole"
+
+    def broken(plans: Sequence[records.Plan]) -> list[records.Cost | str]:
+        raise KeyError("no table")
+
+    def short(plans: Sequence[records.Plan]) -> list[records.Cost | str]:
+        return []
+
+    with pytest.raises(KeyError, match="no table"):
+        adaptive.decide(quote.request, capabilities=quote.capabilities, device=quote.device, costs=broken)
+    with pytest.raises(ValueError, match="0 answers for"):
+        adaptive.decide(quote.request, capabilities=quote.capabilities, device=quote.device, costs=short)
+
+
+def test_failed_plans_are_not_tried_again(adaptive: tilewright.Policy, quote: model.VaeQuote) -> None:
+    attempts: list[Any] = []
+    plans: list[records.Plan] = []
+    for _ in range(3):
+        decision = adaptive.decide(quote, attempts)
+        assert decision.plan not in plans
+        plans.append(decision.plan)
+        attempts.append(decision.failed(records.OutOfMemoryFailure(bytes=2**20)))
+        assert [attempt.plan for attempt in decision.record.attempts] == plans[:-1]
+    # A plan and its failure are enough, and a request takes them as a quote does.
+    bare = [records.Attempt(plan=attempt.plan, failure=attempt.failure) for attempt in attempts]
+    again = adaptive.decide(quote.request, bare, capabilities=quote.capabilities, device=quote.device, costs=quote)
+    assert again.plan == adaptive.decide(quote, bare).plan and again.plan not in plans
+    assert [attempt.failure for attempt in again.record.attempts] == [attempt.failure for attempt in bare]
+
+
+def test_all_kinds_of_work_are_decided(adaptive: tilewright.Policy, device: tilewright.Device) -> None:
+    sample = tilewright.Model(SHAPES / "transformer").denoise(device, width=128, height=128, steps=4)
+    decision = adaptive.decide(sample)
+    assert decision.plan.weights in ("packed", "expanded") and decision.record.stage == "denoise"
+    going_on = adaptive.decide(sample, running=decision.plan, done=2)
+    assert going_on.record.request == sample.request
+    [text] = tilewright.Model(SHAPES / "text_encoder").text(device, tokens=[77])
+    assert adaptive.decide(text).plan.place in ("device", "host")
+
+
+def test_outcomes_are_learnt(adaptive: tilewright.Policy, quote: model.VaeQuote) -> None:
+    decision = adaptive.decide(quote)
+    assert decision.estimate is not None
+    outcome = records.Outcome(
+        elapsed_ms=decision.estimate.elapsed_ms,
+        load_ms=0.0,
+        peak_bytes=decision.estimate.peak_bytes,
+        attempts=1,
+        pool=records.PoolStatistics(hits=1, misses=1, held_bytes=0),
+    )
+    adaptive.learn(quote, decision.plan, outcome)
+    adaptive.learn(quote.request, decision.plan, outcome, capabilities=quote.capabilities, device=quote.device)
+
+
+def test_threads_share_a_policy(adaptive: tilewright.Policy, quote: model.VaeQuote) -> None:
+    expected = adaptive.decide(quote).plan
+
+    def decide(_thread: int) -> set[str]:
+        return {adaptive.decide(quote).plan.to_json() for _ in range(200)}
+
+    with ThreadPoolExecutor(8) as pool:
+        for found in pool.map(decide, range(8)):
+            assert found == {expected.to_json()}
+
+
+def test_memory_stays_what_it_was(adaptive: tilewright.Policy, quote: model.VaeQuote) -> None:
+    def decide(count: int) -> int:
+        for _ in range(count):
+            decision = adaptive.decide(quote)
+            assert decision.plan and decision.record
+        return resident()
+
+    before = decide(1_000)
+    assert decide(9_000) < 1.05 * before
+
+
+def test_earlier_contracts_are_served(quote: model.VaeQuote) -> None:
+    policy = tilewright.Policy(CORPUS / "wat-whole.wasm")
+    assert policy.inspect()["contract"].startswith("0.1.")
+    assert policy.decide(quote).plan
+
+
+def test_errors_are_one_line(adaptive: tilewright.Policy, quote: model.VaeQuote, tmp_path: Path) -> None:
+    nonsense = tmp_path / "nonsense.wasm"
+    nonsense.write_bytes(b"no module")
+    asked: dict[str, Any] = {"capabilities": quote.capabilities, "device": quote.device}
+    empty = records.Request.from_json({**quote.request.to_dict(), "batch": 0})
+    for wrong, words in [
+        (lambda: tilewright.Policy("none"), "none"),
+        (lambda: tilewright.Policy(tmp_path / "missing.wasm"), "missing.wasm"),
+        (lambda: tilewright.Policy(nonsense), "nonsense.wasm"),
+        (lambda: tilewright.Policy("adaptive", settings={"invented": 1}), "invented"),
+        (lambda: tilewright.Policy("adaptive", settings={"min-tile": "much"}), "min-tile"),
+        (lambda: adaptive.decide(empty, **asked), "0 samples"),
+        (lambda: adaptive.decide(quote.request, stage="denoise", **asked), "stage denoise"),  # type: ignore[call-overload]
+    ]:
+        with pytest.raises(tilewright.PolicyError) as error:
+            wrong()
+        assert words in str(error.value) and "\n" not in str(error.value)
+    for mistaken in (
+        lambda: adaptive.decide(quote.request),  # type: ignore[call-overload]
+        lambda: adaptive.decide(quote, **asked),
+        lambda: adaptive.decide("a cat", **asked),  # type: ignore[call-overload]
+    ):
+        with pytest.raises(TypeError):
+            mistaken()
