@@ -248,7 +248,7 @@ fn hostile_files_are_refused_within_bounds_by_every_verb() {
     // The memory that the same commands take for good files.
     let place = Place::new();
     let [latent, _, vae] = smaller(&place);
-    let photograph = image::open(root().join("examples/astronaut-decoded.png")).unwrap();
+    let photograph = image::open(root().join("examples/latents/astronaut.png")).unwrap();
     photograph.crop_imm(160, 160, 192, 192).save(place.path("good.png")).unwrap();
     let good_picture = fs::read(place.path("good.png")).unwrap();
     let whole = [
