@@ -1,5 +1,5 @@
-//! Run paths of libtorch: the one that a package has it at, as `TILEWRIGHT_RUN_PATH` says it; or else
-//! a folder beside the program, and the folder that it was set up in.
+//! Run paths of libtorch: the one that a package has it at, as `TILEWRIGHT_RUN_PATH` says it; or
+//! else a folder beside the program, and the folder that it was set up in.
 
 use std::env;
 

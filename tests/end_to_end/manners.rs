@@ -254,7 +254,7 @@ fn names_that_are_nearly_right_are_guessed() {
     ] {
         place.decode(&inputs, options).failed(2, words);
     }
-    place.run(&["decod"]).failed(2, "similar subcommands exist: 'device', 'encode', 'decode'");
+    place.run(&["decod"]).failed(2, "similar subcommands exist: 'device', 'demo', 'encode', 'decode'");
     place.run(&["policy", "chek", "x.wasm"]).failed(2, "a similar subcommand exists: 'check'");
     place.run(&["bench", "weights", "fluks", "-o", "x"]).failed(2, "(did you mean flux?)");
 }

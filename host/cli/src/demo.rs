@@ -94,7 +94,7 @@ const SHOWN: [Shown; 5] = [
     ),
 ];
 
-/// What is said in the end: each file that was made.
+/// The summary: each file that was made.
 const RESULTS: [(&str, &str); 5] = [
     ("the prompts:", "out/prompt.png"),
     ("", "out/prompt.webp"),

@@ -5,6 +5,8 @@ use std::{
     io::{ErrorKind, Write},
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::Path,
+    thread,
+    time::{Duration, Instant},
 };
 
 use tilewright_config::{Address, Config};
@@ -60,6 +62,11 @@ pub fn run(arguments: &Serve, verbose: u8) -> Outcome {
 /// A folder that belongs to a server and goes with it.
 struct PrivateFolder<'a>(&'a Path);
 
+/// The longest time that a folder takes to be removed while workers write into it, and the time
+/// between two tries.
+const REMOVAL: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(5);
+
 impl<'a> PrivateFolder<'a> {
     /// Takes a folder that only its owner, the user, has access to: no other is ever removed.
     fn new(path: &'a Path) -> Outcome<Self> {
@@ -72,8 +79,17 @@ impl<'a> PrivateFolder<'a> {
         }
     }
 
+    /// Removes the folder. Workers at a job are not waited for: a file that one of them writes
+    /// meanwhile goes, too.
     fn remove(self) -> Outcome {
-        fs::remove_dir_all(self.0).map_err(|error| Failure::work(format!("{}: {error}", self.0.display())))
+        let until = Instant::now() + REMOVAL;
+        loop {
+            match fs::remove_dir_all(self.0) {
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+                Err(_) if Instant::now() < until => thread::sleep(PAUSE),
+                ended => return ended.map_err(|error| Failure::work(format!("{}: {error}", self.0.display()))),
+            }
+        }
     }
 }
 

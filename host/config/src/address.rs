@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::values;
 
-/// How an address of a socket in the file system begins.
+/// The beginning of an address of a socket in the file system.
 const UNIX: &str = "unix:";
 
 /// Bytes of the longest path of a socket, which the system keeps with a zero behind it (unix(7)).

@@ -31,7 +31,7 @@ pub struct Policies {
 /// The reason why a policy's file may not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum NotAdmitted {
-    /// Its signature can't be read.
+    /// The signature beside it can't be read.
     #[error(transparent)]
     Unreadable(tilewright_signing::Error),
     /// No trusted key has signed it.

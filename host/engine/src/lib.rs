@@ -9,8 +9,8 @@
 //! | [`EncodeJob`], [`ClipEncodeJob`] | latents of pictures, or of a clip |
 //!
 //! A job carries the plan out, checks each result for NaN and infinity, asks again after a failure,
-//! and ends with a record: one loop for all. Weights are leased from a [`WeightStore`]. Work that is
-//! only priced is a [`Quote`], which every job has, too.
+//! and ends with a record: one loop for all. Weights are leased from a [`WeightStore`]. Work that
+//! is only priced is a [`Quote`], which every job has, too.
 
 #![forbid(unsafe_code)]
 

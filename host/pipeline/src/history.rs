@@ -37,8 +37,8 @@ impl Trials {
         Self { history: None, device: String::new(), has_failed: false, report: Box::new(|_| {}) }
     }
 
-    /// The history in a file, for a device by its fingerprint; faults go to `report`. Without `creates`, a missing
-    /// file stays missing.
+    /// The history in a file, for a device by its fingerprint; faults go to `report`. Without
+    /// `creates`, a missing file stays missing.
     pub fn open(path: &Path, fingerprint: &str, creates: bool, report: impl FnMut(HistoryFault) + 'static) -> Self {
         let mut trials =
             Self { history: None, device: fingerprint.to_owned(), has_failed: false, report: Box::new(report) };

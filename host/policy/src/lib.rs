@@ -34,8 +34,8 @@ mod wasi;
 mod work;
 
 pub use cache::CacheDir;
-pub use compile::{compile_by, serve_compilation};
 pub use clock::{Clock, MachineClock};
+pub use compile::{compile_by, serve_compilation};
 pub use error::{Fault, PolicyError};
 pub use fallback_planner::FallbackPlanner;
 pub use host::{Description, Inspection, LoadedPolicy, PolicyHost};

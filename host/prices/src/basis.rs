@@ -105,7 +105,7 @@ pub struct Described {
     pub host: HostMemory,
 }
 
-/// What [`Basis::of_json`] reads of a description; other keys are left alone.
+/// The parts of a description that [`Basis::of_json`] reads; other keys are left alone.
 #[derive(Deserialize)]
 struct Description {
     device: Facts,
@@ -114,8 +114,8 @@ struct Description {
 }
 
 impl Basis {
-    /// Reads the JSON that `tilewright device --json` writes. Returns the device's fingerprint, too:
-    /// a history's records are of one.
+    /// Reads the JSON that `tilewright device --json` writes. Returns the device's fingerprint,
+    /// too: a history's records are of one.
     ///
     /// # Errors
     /// [`Error::Device`] if it is no such description, is an earlier program's, or makes no sense.

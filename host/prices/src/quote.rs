@@ -3,9 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tilewright_nn::LayerSeconds;
-use tilewright_plan::{
-    Candidate, Decision, Device as Facts, FailedAttempt, Planner, Question, Record, Stage, Work,
-};
+use tilewright_plan::{Candidate, Decision, Device as Facts, FailedAttempt, Planner, Question, Record, Stage, Work};
 
 use crate::{
     Basis,

@@ -16,7 +16,9 @@ EXAMPLES = ROOT / "examples"
 # Nothing that the user has is read or written.
 os.environ["TILEWRIGHT_HISTORY"] = "off"
 os.environ.setdefault("TILEWRIGHT_PROGRAM", str(ROOT / "target" / "debug" / "tilewright"))
-sys.path.insert(0, str(ROOT / "host" / "python"))
+# Where `cargo xtask test` has not laid the package out, its sources are tested.
+if "tilewright" not in {path.name for folder in sys.path if folder for path in Path(folder).glob("tilewright")}:
+    sys.path.insert(0, str(ROOT / "host" / "python"))
 
 import tilewright  # noqa: E402
 from tilewright.engine import Model  # noqa: E402
@@ -59,3 +61,13 @@ def device() -> tilewright.Device:
 @pytest.fixture(scope="session")
 def adaptive() -> tilewright.Policy:
     return tilewright.Policy("adaptive")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Ends with a line as cargo's tests do: `.ci/run` adds them up."""
+    count = {outcome: len(terminalreporter.getreports(outcome)) for outcome in ("passed", "failed", "error", "skipped")}
+    failed = count["failed"] + count["error"]
+    verdict = "FAILED" if failed else "ok"
+    terminalreporter.write_line(
+        f"test result: {verdict}. {count['passed']} passed; {failed} failed; {count['skipped']} ignored"
+    )

@@ -29,12 +29,15 @@ def run(
     return subprocess.run(whole, capture_output=True, text=True, env=variables, check=False)
 
 
-def installed(site: Path, *records: str) -> Path:
-    """A program as a wheel puts it into a folder of packages."""
+def installed(site: Path, *records: str, torch: str | None = "2.11.0+cpu") -> Path:
+    """A program as a wheel puts it into a folder of packages, beside a PyTorch."""
     program = site / "tilewright_engine" / "bin" / "tilewright"
     program.parent.mkdir(parents=True)
     program.write_text(PROGRAM)
     program.chmod(0o755)
+    if torch is not None:
+        (site / "torch").mkdir()
+        (site / "torch" / "version.py").write_text(f"from typing import Optional\n\n__version__ = '{torch}'\ndebug = False\n")
     for record in records:
         (site / f"tilewright_engine-{record}.dist-info").mkdir()
     return program
@@ -94,6 +97,21 @@ def test_a_missing_program_is_one_line(tmp_path: Path) -> None:
     broken.write_text("no program")
     said = run("decode", site=tmp_path)
     assert (said.returncode, said.stderr) == (2, f"error: {broken}: Exec format error\n")
+
+
+@pytest.mark.parametrize(("torch", "found"), [("2.15.0+cu132", "2.15.0+cu132 is beside it"), (None, "there is none")])
+def test_another_pytorch_beside_the_program_is_one_line(tmp_path: Path, torch: str | None, found: str) -> None:
+    installed(tmp_path / "site", VERSION, torch=torch)
+    for arguments in (["--version"], ["decode"]):
+        said = run(*arguments, site=tmp_path / "site")
+        assert (said.returncode, said.stdout) == (2, "") and said.stderr.count("\n") == 1
+        assert "needs PyTorch 2.11" in said.stderr and found in said.stderr and "engine install" in said.stderr
+    # A private environment serves, whatever is beside the first one.
+    environment = tmp_path / "data" / "tilewright" / "engines" / "0.1.3-torch2.11-cpu"
+    installed(environment / "lib" / "python3.12" / "site-packages", "0.1.3")
+    (environment.parent / "current").symlink_to(environment.name)
+    there = str(tmp_path / "data")
+    assert run("--version", site=tmp_path / "site", XDG_DATA_HOME=there).stdout == "tilewright 0.1.3\n"
 
 
 def test_only_what_python_has_loaded_is_imported(tmp_path: Path) -> None:

@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import signal
 import stat
 import subprocess
 import sys
-import tempfile
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy
 import pytest
 
+import stress_engine
 import tilewright
-from conftest import EXAMPLES, ROOT, SHAPES, VAE
+from conftest import EXAMPLES, MODELS, VAE
 from tilewright import api
 from tilewright import engine as module
 from tilewright._tensors import from_safetensors
 
 LATENT = EXAMPLES / "latents" / "astronaut.latent"
+#: Kills of each kind; `stress_engine.py` has more.
+KILLS = int(os.environ.get("TILEWRIGHT_KILLS", "3"))
+
 SMALL: api.SampleOptions = {"width": 64, "height": 64, "steps": 2, "seed": 3}
-
-
-def left() -> list[str]:
-    """Folders of engines that are there."""
-    return sorted(path.name for path in module.runtime_folder().glob(f"{module.PREFIX}*"))
 
 
 def lives(pid: int) -> bool:
@@ -189,64 +187,134 @@ def test_a_crash_is_an_exception_and_the_next_call_goes_on(fresh: tilewright.Eng
     assert job.state.state == "done"
 
 
-def test_no_job_is_lost_when_the_child_is_killed(fresh: tilewright.Engine) -> None:
-    kills = int(os.environ.get("TILEWRIGHT_KILLS", "8"))
-    randomly = random.Random(1)
-    accepted: list[tilewright.Job] = []
-    for number in range(kills):
-        try:
-            accepted.append(fresh.generate("a cat", model="shapes", sample={**SMALL, "seed": number}))
-        except tilewright.ProgramEnded:
-            continue
-        time.sleep(randomly.random() * 0.3)
-        if fresh.pid is not None:
+def test_a_crash_is_an_exception_in_a_loop(fresh: tilewright.Engine) -> None:
+    async def crashed() -> None:
+        async with tilewright.AsyncClient(fresh) as client:
+            sample: api.SampleOptions = {"width": 128, "height": 128, "steps": 30, "seed": 1}
+            made = (client.generate("a cat", model="shapes", sample=sample, format="safetensors") for _ in range(2))
+            jobs = await asyncio.gather(*made)
+            waiting = [asyncio.create_task(job.wait()) for job in jobs]
+            await asyncio.sleep(0.2)
+            assert fresh.pid is not None
             os.kill(fresh.pid, signal.SIGKILL)
-    for job in accepted:
-        while True:
-            try:
-                assert job.wait().result().startswith(b"\x89PNG")
-                break
-            except tilewright.ProgramEnded:
-                continue
-    assert len({job.id for job in accepted}) == len(accepted)
+            for error in await asyncio.gather(*waiting, return_exceptions=True):
+                assert isinstance(error, tilewright.ProgramEnded) and "by signal SIGKILL" in str(error)
+            first, second = await asyncio.gather(*(job.array() for job in jobs))
+            # One went on, the other had not begun.
+            assert first.shape == (1, 3, 128, 128) and numpy.array_equal(first, second)
+
+    asyncio.run(crashed())
 
 
-PARENT = """
-import sys, tilewright
-engine = tilewright.Engine({"shapes": sys.argv[1]}, device="cpu")
-engine.start()
-print(engine.pid, engine.connection.folder, flush=True)
-job = engine.generate("a cat", model="shapes", sample={"width": 256, "height": 256, "steps": 200})
-print(job.id, flush=True)
-job.wait()
-"""
+def test_a_kill_at_the_start_is_an_exception(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\nkill -9 $$\n")
+    program.chmod(0o755)
+    engine = tilewright.Engine(program=program)
+    with pytest.raises(tilewright.ProgramEnded, match=f"^{program}: it ended by signal SIGKILL before it listened$"):
+        engine.start()
+    engine.close()
+
+
+def test_no_job_is_lost_when_the_child_is_killed() -> None:
+    print(stress_engine.kill_children(KILLS, seed=1, pause=1.0))
 
 
 def test_nothing_is_left_when_the_parent_is_killed() -> None:
-    kills = int(os.environ.get("TILEWRIGHT_KILLS", "8"))
-    randomly = random.Random(2)
-    before = left()
-    for _ in range(kills):
-        command = [sys.executable, "-c", PARENT, SHAPES]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "host" / "python")}
-        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as parent:
-            assert parent.stdout is not None
-            pid, folder = parent.stdout.readline().split()
-            time.sleep(randomly.random() * 0.5)
+    print(stress_engine.kill_parents(KILLS, seed=2, seconds=3.0))
+
+
+HALF_MADE = """
+import time, tilewright, tilewright.engine as module
+written = module.Child._write_config
+module.Child._write_config = lambda *given: (written(*given), print("made", flush=True), time.sleep(60))
+tilewright.Engine().start()
+"""
+
+
+def test_nothing_is_left_of_a_folder_that_is_half_made() -> None:
+    with stress_engine.place() as place:
+        with stress_engine.started(HALF_MADE, place) as parent:
+            assert parent.stdout is not None and parent.stdout.readline() == "made\n"
+            assert any(path.endswith("tilewright.toml") for path in place.left())
             parent.kill()
-        await_end(int(pid))
-        until = time.monotonic() + 10
-        while Path(folder).exists() and time.monotonic() < until:
-            time.sleep(0.01)
-        assert not Path(folder).exists()
-    assert left() == before
+        place.await_nothing()
 
 
-def test_what_both_left_is_swept_by_the_next(fresh: tilewright.Engine) -> None:
-    folder = Path(tempfile.mkdtemp(prefix=module.PREFIX, dir=module.runtime_folder()))
-    (folder / "owner").touch()
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(module.tempfile, "gettempdir", lambda: str(tmp_path / "missing"))
+    engine = tilewright.Engine(device="cpu")
+    with pytest.raises(tilewright.ProgramError, match="missing: No such file or directory: name a folder .* in TMPDIR$"):
+        engine.start()
+    assert engine.pid is None and engine.connection.folder is None
+
+
+def test_what_waits_when_it_is_closed_ends(fresh: tilewright.Engine) -> None:
+    job = fresh.generate("a cat", model="shapes", sample={"width": 512, "height": 512, "steps": 500})
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(job.wait)
+        next(job.events())
+        fresh.close()
+        with pytest.raises(tilewright.ProgramError, match="the engine (is|was) closed"):
+            waiting.result(30)
+    with pytest.raises(tilewright.ProgramError, match="closed"):
+        job.refresh()
+
+
+def test_an_engine_that_nobody_closed_leaves_nothing() -> None:
+    with stress_engine.place() as place, place.in_force():
+        engine = tilewright.Engine(MODELS, device="cpu")
+        engine.start()
+        assert place.left()
+        del engine
+        place.await_nothing()
+        engine = tilewright.Engine({"a": "missing"}, device="cpu")
+        with pytest.raises(tilewright.ProgramError, match="missing"):
+            engine.start()
+        del engine
+        place.await_nothing()
+        with pytest.raises(tilewright.ProgramError, match="missing"), tilewright.Engine({"a": "missing"}, device="cpu"):
+            pass
+        place.await_nothing()
+
+
+def test_an_engine_belongs_to_its_process(fresh: tilewright.Engine) -> None:
     fresh.start()
-    assert not folder.exists()
+
+    def refused() -> int:
+        try:
+            fresh.models()
+        except tilewright.ProgramError as error:
+            return 7 if "belongs to the process" in str(error) else 8
+        return 9
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        forked = os.fork()
+    if forked == 0:
+        code = refused()
+        fresh.close()
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) == 7
+    assert fresh.models()
+
+
+def test_what_both_left_is_swept_by_the_next() -> None:
+    with stress_engine.place() as place, place.in_force():
+        # Killed before it could lock the folder, or after it.
+        for name in ("a", "b"):
+            (place.folder / f"{module.PREFIX}{name}").mkdir()
+        (place.folder / f"{module.PREFIX}b" / "owner").touch()
+        with tilewright.Engine(device="cpu") as first, tilewright.Engine(device="cpu") as second:
+            folders = {first.connection.folder, second.connection.folder}
+            assert {*place.folder.iterdir()} == folders
+            # That of a process that works is left, whether its program does or not.
+            assert first.pid is not None
+            os.kill(first.pid, signal.SIGKILL)
+            with tilewright.Engine(device="cpu"):
+                assert {*place.folder.iterdir()} > folders
+        place.await_nothing()
 
 
 def test_bad_starts_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,6 +324,11 @@ def test_bad_starts_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         path.chmod(0o755)
         return str(path)
 
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\x7fELF(")
+    binary.chmod(0o755)
+    with pytest.raises(tilewright.ProgramError, match=f"{binary}: .*Exec format error|{binary}: cannot execute|{binary}: .*yntax"):
+        tilewright.Engine(program=binary).start()
     for text, words in [
         ("echo tilewright 9.9.0", "is version 9.9.0, and this package 0.1.0"),
         ("echo 'error: no libtorch 2.11 is here' >&2; exit 2", "no libtorch 2.11 is here"),

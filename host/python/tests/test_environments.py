@@ -631,12 +631,12 @@ def test_amd_gpus(tree: Callable[..., Path]) -> None:
 
 
 def test_machines_without_an_engine() -> None:
-    good = ("Linux", "x86_64", (3, 10), 64, False, (2, 28))
+    good = ("Linux", "x86_64", (3, 10), 64, False, (2, 34))
     assert _flavours.refusal(*good) is None
     assert _flavours.refusal("Linux", "aarch64", (3, 14), 64, False, ()) is None
     for place, value, part in (
         (0, "Darwin", "Darwin"), (1, "riscv64", "riscv64"), (2, (3, 9), "3.10 to 3.14"), (2, (3, 15), "3.10 to 3.14"),
-        (3, 32, "32 bits"), (4, True, "musl"), (5, (2, 27), "glibc 2.27"),
+        (3, 32, "32 bits"), (4, True, "musl"), (5, (2, 33), "glibc 2.33: the engine needs 2.34"),
     ):  # fmt: skip
         line = _flavours.refusal(*good[:place], value, *good[place + 1 :])  # type: ignore[call-arg, arg-type]
         assert line is not None and part in line and "\n" not in line

@@ -72,7 +72,7 @@ def test_decodes_are_decided_as_by_the_program(device: tilewright.Device, tmp_pa
     model = tilewright.Model(VAE)
     assert model.kind == "vae" and model.inspect()
     for number in range(COUNT):
-        batch, height, width = 1 + number % 2, 32 + 16 * number, 64 + 8 * number
+        batch, height, width = 1 + number % 2, 32 + 16 * (number % 9), 64 + 8 * (number % 13)
         file = latent(tmp_path, batch, 16, height, width)
         said = json.loads(program("decode", file, "--vae", VAE, *COMMON))
         quote = model.decode(
@@ -86,8 +86,8 @@ def test_clips_are_decided_as_by_the_program(device: tilewright.Device, tmp_path
     model = tilewright.Model(CLIPS)
     assert model.kind == "video-vae"
     for number in range(COUNT):
-        frames, side = 1 + 2 * number, 16 + 8 * number
-        file = latent(tmp_path, 1, 16, frames, side, side)
+        frames, side = 1 + 2 * (number % 7), 16 + 8 * (number % 6)
+        file = latent(tmp_path, 1, 16, frames, side, side + 8 * (number % 5))
         said = json.loads(program("decode", file, "--vae", CLIPS, "-o", tmp_path / "a.mkv", *COMMON))
         size = said["request"]
         quote = model.decode(
@@ -132,7 +132,7 @@ def test_texts_and_samples_are_decided_as_by_the_program(device: tilewright.Devi
     model = tilewright.Model(transformer)
     assert model.kind == "transformer"
     for number in range(COUNT):
-        side, steps, sampler = 64 + 32 * number, 2 + number, ["euler", "dpmpp_2m", "heun"][number % 3]
+        side, steps, sampler = 64 + 32 * (number % 8), 2 + number, ["euler", "dpmpp_2m", "heun"][number % 3]
         size = ["--size", f"{side}x{side}", "--steps", steps, "--sampler", sampler]
         files = ["--transformer", transformer, "--conditioning", conditioning, "-o", tmp_path / "a.latent"]
         said = json.loads(program("sample", *files, *size, *COMMON))
@@ -163,11 +163,22 @@ def test_plans_have_prices_and_layers(device: tilewright.Device, adaptive: tilew
     assert any(layer["name"].startswith("decoder.") for layer in layers)
 
 
-def test_a_history_corrects_prices(device: tilewright.Device, adaptive: tilewright.Policy, tmp_path: Path) -> None:
+def test_a_history_corrects_prices(
+    device: tilewright.Device, adaptive: tilewright.Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quote = tilewright.Model(VAE).decode(device, width=256, height=256)
     with pytest.raises(tilewright.ModelError):
         quote.with_history(tmp_path / "missing" / "history.sqlite")
     assert adaptive.decide(quote).expected is None
+    history = tmp_path / "history.sqlite"
+    monkeypatch.setenv("TILEWRIGHT_HISTORY", str(history))
+    run = ["decode", latent(tmp_path, 1, 16, 32, 32), "--vae", VAE, "--device", "cpu", "-o", tmp_path / "a.png", "-q"]
+    program(*run)
+    measured = adaptive.decide(quote.with_history(history))
+    said = json.loads(program(*run, "--dry-run", "--json"))
+    assert measured.expected is not None and measured.estimate is not None
+    assert measured.expected.to_dict() == said["expected"] != said["estimate"] == measured.estimate.to_dict()
+    assert measured.record.expected == measured.expected
 
 
 def test_bad_input_is_one_line(device: tilewright.Device, tmp_path: Path) -> None:

@@ -11,24 +11,42 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .aio import AsyncClient as AsyncClient
-    from .aio import AsyncJob as AsyncJob
-    from .client import Client as Client
-    from .client import Job as Job
-    from .engine import Engine as Engine
-    from .errors import ConnectionFailed as ConnectionFailed
-    from .errors import JobFailed as JobFailed
-    from .errors import ModelError as ModelError
-    from .errors import PolicyError as PolicyError
-    from .errors import ProgramEnded as ProgramEnded
-    from .errors import ProgramError as ProgramError
-    from .errors import RequestError as RequestError
-    from .errors import TilewrightError as TilewrightError
-    from .model import Device as Device
-    from .model import Model as Model
-    from .model import Quote as Quote
-    from .policy import Decision as Decision
-    from .policy import Policy as Policy
+    from .aio import AsyncClient, AsyncJob
+    from .client import Client, Job
+    from .engine import Engine
+    from .errors import (
+        ConnectionFailed,
+        JobFailed,
+        ModelError,
+        PolicyError,
+        ProgramEnded,
+        ProgramError,
+        RequestError,
+        TilewrightError,
+    )
+    from .model import Device, Model, Quote
+    from .policy import Decision, Policy
+
+__all__ = [
+    "AsyncClient",
+    "AsyncJob",
+    "Client",
+    "ConnectionFailed",
+    "Decision",
+    "Device",
+    "Engine",
+    "Job",
+    "JobFailed",
+    "Model",
+    "ModelError",
+    "Policy",
+    "PolicyError",
+    "ProgramEnded",
+    "ProgramError",
+    "Quote",
+    "RequestError",
+    "TilewrightError",
+]
 
 __version__ = "0.1.0"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
 
@@ -21,13 +22,15 @@ def session_options(address: str, token: str | None, verify: str | bool, transpo
         TilewrightError: it is no address.
     """
     headers = {"authorization": f"Bearer {token}"} if token else {}
+    # Each job that is waited for holds a connection, of which httpx by itself has a hundred at most.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
     options: dict[str, Any] = {"timeout": httpx.Timeout(PATIENCE), "headers": headers, "trust_env": False}
     path = address.removeprefix("unix:")
     if path != address:
-        return {**options, "base_url": "http://localhost", "transport": transport(uds=path)}
+        return {**options, "base_url": "http://localhost", "transport": transport(uds=path, limits=limits)}
     if not address.startswith(("http://", "https://")):
         raise TilewrightError(f"{address}: expected http://…, https://… or unix:PATH")
-    return {**options, "base_url": address, "verify": verify}
+    return {**options, "base_url": address, "verify": verify, "limits": limits}
 
 
 class Connection:
@@ -38,16 +41,35 @@ class Connection:
         self.token = token
         self.verify = verify
         self._http: httpx.Client | None = None
+        self._lock = threading.RLock()
 
     def session(self) -> httpx.Client:
         """The session, which is begun if there is none."""
-        if self._http is None:
-            self._http = httpx.Client(**session_options(self.address, self.token, self.verify, httpx.HTTPTransport))
-        return self._http
+        with self._lock:
+            if self._http is None:
+                self._begin_session()
+            assert self._http is not None
+            return self._http
 
-    def broken(self, error: httpx.TransportError) -> TilewrightError:
-        """The error of a connection that broke."""
+    def _begin_session(self) -> None:
+        self._http = httpx.Client(**session_options(self.address, self.token, self.verify, httpx.HTTPTransport))
+
+    def broken(self, error: Exception, session: httpx.Client) -> TilewrightError:
+        """The error of a connection of a session that broke."""
         return _wire.broken(self.address, error)
+
+    @contextlib.contextmanager
+    def _told(self, session: httpx.Client) -> Generator[None, None, None]:
+        """What a session raises becomes an error of this package."""
+        try:
+            yield
+        except httpx.TransportError as error:
+            raise self.broken(error, session) from error
+        except RuntimeError as error:
+            # Another thread has closed it meanwhile.
+            if not session.is_closed:
+                raise
+            raise self.broken(error, session) from error
 
     def end_session(self) -> None:
         """Closes the connections that are open."""
@@ -67,22 +89,17 @@ class Connection:
             ConnectionFailed: the server can't be reached.
         """
         session = self.session()
-        try:
+        with self._told(session):
             return _wire.check(session.request(method, path, **options))
-        except httpx.TransportError as error:
-            raise self.broken(error) from error
 
     @contextlib.contextmanager
     def stream(self, path: str, **options: Any) -> Generator[httpx.Response, None, None]:
         """An answer that is read as it arrives; raises as `ask`."""
         session = self.session()
-        try:
-            with session.stream("GET", path, **options) as response:
-                if not response.is_success:
-                    response.read()
-                yield _wire.check(response)
-        except httpx.TransportError as error:
-            raise self.broken(error) from error
+        with self._told(session), session.stream("GET", path, **options) as response:
+            if not response.is_success:
+                response.read()
+            yield _wire.check(response)
 
 
 class AsyncConnection:
@@ -93,6 +110,7 @@ class AsyncConnection:
         self._token = token
         self._verify = verify
         self._of = of
+        self._of_session: httpx.Client | None = None
         self._http: httpx.AsyncClient | None = None
 
     async def session(self) -> httpx.AsyncClient:
@@ -100,7 +118,7 @@ class AsyncConnection:
         of = self._of
         if of is not None:
             # An engine starts its program, which takes a while, or starts it again.
-            await asyncio.to_thread(of.session)
+            self._of_session = await asyncio.to_thread(of.session)
             if (of.address, of.token) != (self.address, self._token):
                 await self.close()
                 self.address, self._token, self._verify = of.address, of.token, of.verify
@@ -109,9 +127,9 @@ class AsyncConnection:
             self._http = httpx.AsyncClient(**options)
         return self._http
 
-    async def _broken(self, error: httpx.TransportError) -> TilewrightError:
-        if self._of is not None:
-            return await asyncio.to_thread(self._of.broken, error)
+    async def _broken(self, error: Exception, of_session: httpx.Client | None) -> TilewrightError:
+        if self._of is not None and of_session is not None:
+            return await asyncio.to_thread(self._of.broken, error, of_session)
         return _wire.broken(self.address, error)
 
     async def close(self) -> None:
@@ -123,19 +141,21 @@ class AsyncConnection:
     async def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
         """As `Connection.ask`."""
         session = await self.session()
+        of_session = self._of_session
         try:
             return _wire.check(await session.request(method, path, **options))
         except httpx.TransportError as error:
-            raise await self._broken(error) from error
+            raise await self._broken(error, of_session) from error
 
     @contextlib.asynccontextmanager
     async def stream(self, path: str, **options: Any) -> AsyncGenerator[httpx.Response, None]:
         """As `Connection.stream`."""
         session = await self.session()
+        of_session = self._of_session
         try:
             async with session.stream("GET", path, **options) as response:
                 if not response.is_success:
                     await response.aread()
                 yield _wire.check(response)
         except httpx.TransportError as error:
-            raise await self._broken(error) from error
+            raise await self._broken(error, of_session) from error

@@ -18,8 +18,8 @@ TORCH = "2.11"
 #: The versions of Python that PyTorch 2.11 has wheels for (pytorch/pytorch, RELEASE.md).
 PYTHONS = ((3, 10), (3, 14))
 
-#: The C library that PyTorch 2.11 and the engine need: their wheels are manylinux_2_28.
-GLIBC = (2, 28)
+#: The C library that the engine needs: its wheel is manylinux_2_34. PyTorch's own are manylinux_2_28.
+GLIBC = (2, 34)
 
 #: Where `nvidia-smi` is under WSL, which doesn't put it on every `PATH`.
 WSL = "/usr/lib/wsl/lib"
@@ -208,10 +208,10 @@ def refusal(
             f"{_dotted(oldest)} to {_dotted(newest)}, 64 bits: run this with one of those"
         )
     if musl:
-        return f"this system's C library is musl: PyTorch {TORCH} needs glibc: use the container image"
+        return f"this system's C library is musl: the engine and PyTorch need glibc {_dotted(GLIBC)}: use the container image"
     if glibc and glibc < GLIBC:
         return (
-            f"this system's C library is glibc {_dotted(glibc)}: PyTorch {TORCH} needs {_dotted(GLIBC)}: "
+            f"this system's C library is glibc {_dotted(glibc)}: the engine needs {_dotted(GLIBC)}: "
             "use a newer system or the container image"
         )
     return None

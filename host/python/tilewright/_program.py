@@ -24,6 +24,9 @@ NAME = "tilewright"
 #: Where the program is in a folder of packages.
 PLACE = os.path.join("tilewright_engine", "bin", NAME)
 
+#: The PyTorch that the program is built for.
+TORCH = "2.11"
+
 MISSING = (
     "the program is not installed here: install it beside a PyTorch 2.11 by pip install 'tilewright[engine]', "
     "or into an environment of its own by tilewright engine install"
@@ -96,10 +99,36 @@ def find_program() -> str:
             if _is_program(path):
                 return path
         raise ProgramError(f"{VARIABLE}: {named}: no such program: name the file, or leave the variable out")
+    misfit = ""
     for path in candidates():
-        if _is_program(path):
+        if not _is_program(path):
+            continue
+        reason = _torch_fault(path)
+        if not reason:
             return path
-    raise ProgramError(MISSING)
+        misfit = misfit or reason
+    raise ProgramError(misfit or MISSING)
+
+
+def _torch_fault(program: str) -> str:
+    """The reason that the PyTorch beside a packaged program does not serve it; empty if it does, or if the program is
+    in no package."""
+    if not program.endswith(os.sep + PLACE):
+        return ""
+    site = program.removesuffix(PLACE)
+    advice = (
+        f"install torch=={TORCH}.* there, or give the program an environment of its own by tilewright engine install"
+    )
+    try:
+        with open(os.path.join(site, "torch", "version.py")) as file:
+            found = file.read(4096)
+    except OSError:
+        return f"{site}: the program needs PyTorch {TORCH}, and there is none beside it: {advice}"
+    # The file's first lines are of the form __version__ = '2.11.0+cpu'.
+    said = found.partition("__version__ = ")[2].partition("\n")[0].strip("'\" ")
+    if said == TORCH or said.startswith(f"{TORCH}."):
+        return ""
+    return f"{site}: the program needs PyTorch {TORCH}, and {said or 'another'} is beside it: {advice}"
 
 
 def installed_version(program: str) -> str | None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 from .errors import TilewrightError
@@ -33,11 +34,13 @@ def to_safetensors(name: str, value: Any) -> bytes:
     dtype = "F16" if array.dtype == numpy.float16 else "F32"
     header = json.dumps({name: {"dtype": dtype, "shape": array.shape, "data_offsets": [0, array.nbytes]}}).encode()
     header += b" " * (-len(header) % 8)
-    return len(header).to_bytes(8, "little") + header + array.tobytes()
+    # The values are copied once, however many they are.
+    values: Any = array
+    return b"".join((len(header).to_bytes(8, "little"), header, values.reshape(-1).view(numpy.uint8).data))
 
 
-def from_safetensors(data: bytes, names: tuple[str, ...]) -> NDArray[numpy.float32]:
-    """The tensor of a file that has one of some names.
+def from_safetensors(data: bytes | bytearray, names: tuple[str, ...]) -> NDArray[numpy.float32]:
+    """The tensor of a file that has one of some names. Values in f32 stay where they are, in `data`.
 
     Raises:
         TilewrightError: it is no such file, or has no tensor of these names.
@@ -52,7 +55,10 @@ def from_safetensors(data: bytes, names: tuple[str, ...]) -> NDArray[numpy.float
     if name is None:
         raise TilewrightError(f"the result has no tensor named {' or '.join(names)}")
     facts = header[name]
-    start, end = facts["data_offsets"]
-    values: Any = numpy.frombuffer(data[8 + length + start : 8 + length + end], dtype=DTYPES[facts["dtype"]])
+    dtype = DTYPES.get(facts["dtype"])
+    if dtype is None:
+        raise TilewrightError(f"the result's tensor {name} is in {facts['dtype']}, which NumPy does not have")
     shape: tuple[int, ...] = tuple(facts["shape"])
+    start = 8 + length + facts["data_offsets"][0]
+    values: Any = numpy.frombuffer(data, dtype=dtype, count=math.prod(shape), offset=start)
     return values.reshape(shape).astype(numpy.float32, copy=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import uuid
@@ -61,9 +62,7 @@ def of_encode(model: str, frames: int | None, options: Mapping[str, Any]) -> dic
 
 def module(parts: Mapping[str, tuple[str, Any, str]]) -> dict[str, Any]:
     """The body and headers of a module."""
-    content = parts["module"][1]
-    body = content if isinstance(content, bytes) else content.read()
-    return {"content": body, "headers": {"content-type": "application/wasm"}}
+    return {"content": parts["module"][1].read(), "headers": {"content-type": "application/wasm"}}
 
 
 def replacement(module: str | None, settings: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -88,10 +87,13 @@ def opened(files: Mapping[str, Source | None]) -> Generator[dict[str, tuple[str,
                     content: Any = stack.enter_context(open(path, "rb"))
                 except OSError as error:
                     raise TilewrightError(f"{path}: {error.strerror}") from None
-            elif isinstance(source, (bytes, bytearray, memoryview)) or hasattr(source, "read"):
-                content = bytes(cast(bytes, source)) if isinstance(source, (bytearray, memoryview)) else source
+            # As files, they are sent in pieces: httpx copies bytes as a whole, and more than once.
+            elif isinstance(source, (bytes, bytearray, memoryview)):
+                content = io.BytesIO(cast(bytes, source))
             elif is_array(source):
-                content = to_safetensors(TENSORS.get(name, name), source)
+                content = io.BytesIO(to_safetensors(TENSORS.get(name, name), source))
+            elif hasattr(source, "read"):
+                content = source
             else:
                 raise TypeError(f"{name}: expected a path, bytes, a binary file or an array, not {type(source).__name__}")
             parts[name] = (name, content, "application/octet-stream")
@@ -99,8 +101,11 @@ def opened(files: Mapping[str, Source | None]) -> Generator[dict[str, tuple[str,
 
 
 @contextlib.contextmanager
-def written(path: str | os.PathLike[str]) -> Generator[IO[bytes], None, None]:
+def written(path: str | os.PathLike[str], *, survives: bool = True) -> Generator[IO[bytes], None, None]:
     """A file to write that gets its name only when all of it is there.
+
+    Args:
+        survives: a power failure leaves it whole, too, which takes the disk some time.
 
     Raises:
         TilewrightError: it can't be written.
@@ -112,7 +117,8 @@ def written(path: str | os.PathLike[str]) -> Generator[IO[bytes], None, None]:
             try:
                 yield file
                 file.flush()
-                os.fsync(file.fileno())
+                if survives:
+                    os.fsync(file.fileno())
                 os.replace(unfinished, target)
             except BaseException:
                 os.unlink(unfinished)

@@ -214,7 +214,12 @@ class AsyncJob:
 
     async def array(self, sample: int = 0) -> NDArray[numpy.float32]:
         """As `Job.array`."""
-        return from_safetensors(await self.result(sample), _wire.RESULTS)
+        await self.wait()
+        data = bytearray()
+        async with self._connection.stream(f"{self._path}/result", params={"sample": sample}) as answer:
+            async for chunk in answer.aiter_bytes():
+                data += chunk
+        return from_safetensors(data, _wire.RESULTS)
 
     async def preview(self) -> bytes:
         """As `Job.preview`."""

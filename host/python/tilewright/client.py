@@ -93,9 +93,11 @@ class Client:
             prompt: the prompt, with weights as ComfyUI has them.
             model: the model's name in the server's configuration.
             negative_prompt: the prompt to lead away from; it counts if `cfg` of the sample is not 1.
-            image: a picture to begin with, of which `denoise` of the sample says how much is made again.
-            mask: white, or 1, where the picture is made again.
-            sample: width, height, frames, seed, steps, sampler and the like; the model's own where nothing is given.
+            image: a picture to begin with, or an array [1, 3, H, W] in −1…1; `denoise` of the sample says how much of it is
+                made again, and its size is the sample's.
+            mask: a picture, white where the other is made again, or an array [1, 1, h, w] of the latent's size, 1 there.
+            sample: width and height in pixels, frames, seed, steps, sampler and the like; the model's own where nothing is
+                given.
             options: fields of the request, as `format` or `device`.
         """
         request = _wire.of_prompt(prompt, model, negative_prompt, sample, options)
@@ -119,20 +121,20 @@ class Client:
             conditioning: a .safetensors with `prompt_embeds` [N, T, D].
             model: the model's name in the server's configuration.
             negative: the conditioning to lead away from, with `cfg` in `sample`.
-            latent: the latent to begin from, [N, C, H, W] or [N, C, T, H, W] in the VAE's own space.
+            latent: the latent to begin from, [N, C, h, w] or [N, C, T, h, w] in the VAE's own space.
             noise: noise in place of the seed's, of the latent's shape.
             mask: 1 where the latent is made again, [1, 1, (T,) h, w], or a picture.
-            sample: width, height, frames, seed, steps, sampler and the like.
+            sample: width and height in pixels, frames, seed, steps, sampler and the like.
             options: fields of the request, as `format` or `device`.
         """
         files = {"conditioning": conditioning, "negative": negative, "latent": latent, "noise": noise, "mask": mask}
         return self.submit(_wire.of_sample(model, sample, options), files)
 
     def decode(self, latent: Source, *, model: str, **options: Unpack[api.JobOptions]) -> Job:
-        """Decodes a latent to a picture or clip.
+        """Decodes a latent to pictures [N, 3, H, W] or clips [N, 3, T, H, W].
 
         Args:
-            latent: a .latent of ComfyUI's or a .safetensors, or an array [N, C, H, W] or [N, C, T, H, W] in the VAE's own
+            latent: a .latent of ComfyUI's or a .safetensors, or an array [N, C, h, w] or [N, C, T, h, w] in the VAE's own
                 space.
             model: the model's name in the server's configuration.
             options: fields of the request, as `format`, `scaled` or `device`.
@@ -142,10 +144,10 @@ class Client:
     def encode(
         self, image: Source, *, model: str, frames: int | None = None, **options: Unpack[api.JobOptions]
     ) -> Job:
-        """Encodes a picture or, with a video VAE, a clip to a latent.
+        """Encodes pictures or, with a video VAE, a clip to a latent [N, C, h, w] or [1, C, T, h, w] in the VAE's own space.
 
         Args:
-            image: a picture, a clip, or an array [N, C, H, W] or [N, C, T, H, W] in −1…1.
+            image: a picture, a clip, or an array [N, 3, H, W] or [1, 3, T, H, W] in −1…1.
             model: the model's name in the server's configuration.
             frames: the most frames of a clip that are taken.
             options: fields of the request, as `format`, `scaled` or `device`.
@@ -220,7 +222,8 @@ class Client:
             name: the policy's name in the configuration.
             module: a shipped policy's name, `sha256:…` of a stored module, `oci://…`, or the path of a .wasm file, which is
                 uploaded; what the configuration says if it is left out.
-            settings: the module's settings; its defaults where nothing is given.
+            settings: the module's settings, its defaults where one is not given. Without any, those in force stay if the
+                module has the same name.
         """
         if module is not None and module.endswith(".wasm"):
             module = self.upload_policy(module).digest
@@ -261,7 +264,8 @@ class Job:
         return self.state
 
     def events(self) -> Generator[tuple[str, dict[str, Any]], None, None]:
-        """The job's events until its end: `job`, `plan`, `progress`, `step`, `failed`, `end`, each with its data."""
+        """The job's events until its end: `job`, `plan`, `progress`, `step`, `failed`, `end`, each with its data; shares are
+        from 0 to 1, times in milliseconds."""
         with self._connection.stream(f"{self._path}/events", timeout=httpx.Timeout(PATIENCE, read=None)) as response:
             for name, data in _wire.events(response.iter_lines()):
                 if name in ("job", "end"):
@@ -297,10 +301,13 @@ class Job:
         return self.state
 
     def result(self, sample: int = 0) -> bytes:
-        """A file that the job has made, after it has ended.
+        """A file that the job has made, after it has ended: all of it, in memory. `save` is for large ones.
 
         Args:
-            sample: the place in the batch.
+            sample: the place in the batch, from 0, of pictures and clips; a safetensors file has the whole batch.
+
+        Raises:
+            JobFailed: the job has no result.
         """
         self.wait()
         return self._connection.ask("GET", f"{self._path}/result", params={"sample": sample}).content
@@ -310,7 +317,10 @@ class Job:
 
         Args:
             path: the file to write.
-            sample: the place in the batch.
+            sample: the place in the batch, as for `result`.
+
+        Raises:
+            JobFailed: the job has no result.
         """
         self.wait()
         with _wire.written(path) as file, self._connection.stream(f"{self._path}/result", params={"sample": sample}) as answer:
@@ -319,12 +329,23 @@ class Job:
         return Path(path)
 
     def array(self, sample: int = 0) -> NDArray[numpy.float32]:
-        """The values of a result in safetensors or of a latent, f32: [N, C, H, W] or [N, C, T, H, W].
+        """The values of a result in safetensors or of a latent, in f32: pictures [N, 3, H, W] or clips [N, 3, T, H, W], where
+        −1 is black and 1 white and values beyond are as the VAE gives them, or latents [N, C, h, w] or [N, C, T, h, w].
+
+        Args:
+            sample: the place in the batch, as for `result`.
 
         Raises:
+            JobFailed: the job has no result.
+            TilewrightError: the result is of another format.
             ModuleNotFoundError: NumPy is not installed.
         """
-        return from_safetensors(self.result(sample), _wire.RESULTS)
+        self.wait()
+        data = bytearray()
+        with self._connection.stream(f"{self._path}/result", params={"sample": sample}) as answer:
+            for chunk in answer.iter_bytes():
+                data += chunk
+        return from_safetensors(data, _wire.RESULTS)
 
     def preview(self) -> bytes:
         """A PNG of the sample after its last step, while it runs, if `preview` was asked for in `sample`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
@@ -21,7 +22,7 @@ from typing import IO, Any, Union
 import httpx
 
 from . import __version__, _wire, api
-from ._connection import Connection, session_options
+from ._connection import Connection
 from ._program import find_program
 from ._toml import dumps
 from .client import Client
@@ -36,6 +37,12 @@ Model = Union[str, "os.PathLike[str]", Mapping[str, Value]]
 
 #: How a private folder is called.
 PREFIX = "tilewright-engine-"
+
+SHELL = "/bin/sh"
+
+#: What becomes the program: it waits for a line, before the private folder is made, and so removes the folder if this
+#: process is killed in the middle of that. From then on the program itself removes it.
+LAUNCH = 'folder=$1; shift; read -r line || { command -p rm -rf -- "$folder"; exit 1; }; exec "$0" "$@" 2>"$folder/log"'
 
 #: Seconds that the program may take to begin to answer; models are opened, not loaded, meanwhile.
 START = 120.0
@@ -60,7 +67,7 @@ class Engine(Client):
     Args:
         models: the models that jobs may name. Without any, they are added by `add_model`.
         device: `auto`, `cpu` or `cuda[:N]`; ROCm answers to cuda, as in PyTorch.
-        memory_limit: the most that a job may hold, as `"8GiB"`; weights aside.
+        memory_limit: the most that a job may hold, as `"8GiB"`: of decodes and encodes weights aside, of others with them.
         policy: the policy that decides, a shipped one's name or a .wasm file.
         settings: the policy's settings.
         program: the program's file, in place of the one that is found.
@@ -90,7 +97,11 @@ class Engine(Client):
         self.connection: Child = Child(None if program is None else Path(program), models or {}, whole)
 
     def __enter__(self) -> Engine:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def start(self) -> None:
@@ -131,13 +142,18 @@ class Child(Connection):
         self._program = program
         self._models = {name: _parts(model) for name, model in models.items()}
         self._config = dict(config)
-        self._lock = threading.RLock()
-        self.folder: Path | None = None
-        self._owner: IO[bytes] | None = None
-        self._child: subprocess.Popen[bytes] | None = None
+        self._held = Held()
+        self._last_end = ""
         self._closed = False
         self._process = os.getpid()
         _alive.add(self)
+        # An engine that nobody closed ends with its last user.
+        weakref.finalize(self, self._held.release).atexit = False
+
+    @property
+    def folder(self) -> Path | None:
+        """The private folder, while there is one."""
+        return self._held.folder
 
     def start(self) -> None:
         """Starts the program, if it does not run.
@@ -145,52 +161,90 @@ class Child(Connection):
         Raises:
             ProgramError: it is missing, of another version, or does not start; its last line says why.
         """
+        self._refuse_forks()
         with self._lock:
-            if self._process != os.getpid():
-                raise ProgramError("the engine belongs to the process that made it: make another one in this process")
             if self._closed:
                 raise ProgramError("the engine is closed: make another one")
-            if self._child is not None and self._child.poll() is None:
+            if self._http is not None and self.pid is not None:
                 return
-            self._forget_child()
+            self._end_child()
             program = self._program or find_program()
-            folder = self._make_folder()
-            self._write_config()
-            with (folder / "log").open("wb") as log:
-                # The user's own configuration is for the user's commands.
-                environment = {name: value for name, value in os.environ.items() if name != "TILEWRIGHT_CONFIG"}
-                command = [program, "serve", "--config", folder / "tilewright.toml", "--private", folder]
-                try:
-                    self._child = subprocess.Popen(
-                        command,
-                        env=environment,
-                        stdin=subprocess.PIPE,
-                        stdout=subprocess.PIPE,
-                        stderr=log,
-                        start_new_session=True,
-                    )
-                except OSError as error:
-                    raise ProgramError(f"{program}: {error.strerror}") from None
-            self.address = f"unix:{folder / 'socket'}"
-            self._await_start(self._child, program)
-            options = session_options(self.address, self.token, True, httpx.HTTPTransport)
-            self._http = httpx.Client(**options)
+            child = self._spawn(program)
+            self.address = f"unix:{self.folder}/socket"
+            self._await_start(child, program)
+            self._begin_session()
             self._check_version(program)
+
+    def _refuse_forks(self) -> None:
+        # Before the lock is asked for, which another thread may have held when this process was made.
+        if self._process != os.getpid():
+            raise ProgramError("the engine belongs to the process that made it: make another one in this process")
+
+    def _spawn(self, program: str | Path) -> subprocess.Popen[bytes]:
+        """Starts the program in the private folder."""
+        if shutil.which(program) is None:
+            why = errno.EACCES if os.path.exists(program) else errno.ENOENT
+            raise ProgramError(f"{program}: {os.strerror(why)}")
+        folder = self.folder if self.folder is not None and self.folder.is_dir() else None
+        base = runtime_folder()
+        if folder is None:
+            _sweep(base)
+        place = folder or base / f"{PREFIX}{secrets.token_hex(8)}"
+        serve = ["serve", "--config", place / "tilewright.toml", "--private", place]
+        # The user's own configuration is for the user's commands.
+        environment = {name: value for name, value in os.environ.items() if name != "TILEWRIGHT_CONFIG"}
+        try:
+            child = subprocess.Popen(
+                [SHELL, "-c", LAUNCH, program, place, *serve],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ProgramError(f"{SHELL}: {error.strerror}") from None
+        self._held.child = child
+        try:
+            if folder is None:
+                self._held.make_folder(place, self.token or "")
+            self._write_config(place)
+            assert child.stdin is not None
+            # Whether it still lives is seen by its answer.
+            with contextlib.suppress(BrokenPipeError):
+                child.stdin.write(b"\n")
+                child.stdin.flush()
+        except (OSError, TilewrightError) as error:
+            # A folder with jobs in it is kept for the next try.
+            if folder is None:
+                self._held.release()
+            else:
+                self._end_child()
+            why = error.strerror if isinstance(error, OSError) else error
+            raise ProgramError(f"{base}: {why}: name a folder that can be written in TMPDIR") from None
+        return child
 
     def _await_start(self, child: subprocess.Popen[bytes], program: str | Path) -> None:
         """Waits for the line that it listens."""
         assert child.stdout is not None
         timer = threading.Timer(START, child.kill)
+        timer.daemon = True
+        began = time.monotonic()
         timer.start()
         try:
             line = child.stdout.readline()
         finally:
             timer.cancel()
+        waited = time.monotonic() - began
         if not line.startswith(b"listening on "):
-            child.wait()
+            code = child.wait()
             said = self.log().splitlines()
             last = next((line for line in reversed(said) if line.startswith("error: ")), said[-1] if said else "")
-            self._forget_child()
+            self._end_child()
+            if code < 0 and waited < START:
+                raise ProgramEnded(f"{program}: it ended {_manner(code)} before it listened")
+            if code < 0:
+                raise ProgramError(f"{program}: it did not listen within {START:.0f} s, and was ended")
             # Another version may not even know its arguments.
             refused = _misfit(program, _asked_version(program))
             last = last.removeprefix("error: ") or f"{program}: it ended before it listened, and said nothing"
@@ -202,7 +256,7 @@ class Child(Connection):
         try:
             version = api.Alive.from_json(_wire.check(self._http.get("/healthz")).content).version
         except httpx.TransportError as error:
-            raise self.broken(error) from error
+            raise self.broken(error, self._http) from error
         except (RequestError, ValueError):
             refused = ProgramError(f"{program}: it does not say its version: install it in version {__version__}")
         else:
@@ -212,53 +266,16 @@ class Child(Connection):
             raise refused
 
     def _end_child(self) -> None:
-        """Ends the program, with the jobs that are at work."""
-        child = self._child
-        if child is not None and child.poll() is None:
-            assert child.stdin is not None
-            # The end of its input tells it that nobody is left.
-            with contextlib.suppress(OSError):
-                child.stdin.close()
-            try:
-                child.wait(END)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
-        self._forget_child()
-
-    def _forget_child(self) -> None:
-        if self._http is not None:
-            self._http.close()
-            self._http = None
-        child, self._child = self._child, None
+        """Ends the program if it runs, and keeps its folder: the jobs in it go on when it is started again."""
+        child = self._held.child
         if child is not None:
-            for pipe in (child.stdin, child.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(OSError):
-                        pipe.close()
-            child.poll()
+            self._last_end = self._ending(child)
+            child.kill()
+        self._held.end_child()
+        # Only now, since nobody waits for an answer any more.
+        self.end_session()
 
-    def _make_folder(self) -> Path:
-        """The private folder, which lives as long as the engine."""
-        if self.folder is not None and self.folder.is_dir():
-            return self.folder
-        base = runtime_folder()
-        _sweep(base)
-        try:
-            folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
-            self._owner = (folder / "owner").open("wb")
-            fcntl.flock(self._owner, fcntl.LOCK_EX)
-            descriptor = os.open(folder / "token", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(self.token or "")
-        except OSError as error:
-            raise ProgramError(f"{base}: {error.strerror}: name a folder that can be written in TMPDIR") from None
-        self.folder = folder
-        return folder
-
-    def _write_config(self) -> None:
-        assert self.folder is not None
-        folder = self.folder
+    def _write_config(self, folder: Path) -> None:
         config = {
             "server": {
                 "listen": f"unix:{folder / 'socket'}",
@@ -270,30 +287,36 @@ class Child(Connection):
         }
         if self._models:
             config["models"] = self._models
-        with _wire.written(folder / "tilewright.toml") as file:
+        with _wire.written(folder / "tilewright.toml", survives=False) as file:
             file.write(dumps(config).encode())
 
     def session(self) -> httpx.Client:
+        self._refuse_forks()
         with self._lock:
             self.start()
-            assert self._http is not None
-            return self._http
+            return super().session()
 
-    def broken(self, error: httpx.TransportError) -> TilewrightError:
+    def broken(self, error: Exception, session: httpx.Client) -> TilewrightError:
         with self._lock:
-            child = self._child
-            if child is None:
-                return ProgramEnded("the engine was closed meanwhile")
-            # The connection breaks a moment before the system tells of the end.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(1.0)
-            code = child.poll()
-            if code is None:
-                return _wire.broken("the program", error)
-            how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
-            said = [line for line in self.log().splitlines() if line.strip()]
-            last = f": {said[-1]}" if said else ""
-            return ProgramEnded(f"the program ended {how} in the middle of a request{last}")
+            closed, is_current, child = self._closed, session is self._http, self._held.child
+        if closed:
+            return ProgramEnded("the engine was closed meanwhile")
+        if not is_current or child is None:
+            # Another thread has started it again.
+            return ProgramEnded(self._last_end)
+        # The connection breaks a moment before the system tells of the end.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(1.0)
+        return _wire.broken("the program", error) if child.poll() is None else ProgramEnded(self._ending(child))
+
+    def _ending(self, child: subprocess.Popen[bytes]) -> str:
+        """How a child ended, for those whose request it took along."""
+        code = child.poll()
+        if code is None:
+            return "the program was ended in the middle of a request"
+        said = [line for line in self.log().splitlines() if line.strip()]
+        last = f": {said[-1]}" if said else ""
+        return f"the program ended {_manner(code)} in the middle of a request{last}"
 
     def log(self) -> str:
         """The last lines of the program's log."""
@@ -310,7 +333,7 @@ class Child(Connection):
     @property
     def pid(self) -> int | None:
         """The child's process id; None while it does not run."""
-        child = self._child
+        child = self._held.child
         return child.pid if child is not None and child.poll() is None else None
 
     def add_model(self, name: str, model: Model) -> None:
@@ -319,6 +342,7 @@ class Child(Connection):
         Raises:
             RequestError: the model can't be opened; those before stay.
         """
+        self._refuse_forks()
         with self._lock:
             before = self._models.get(name)
             self._models[name] = _parts(model)
@@ -330,14 +354,16 @@ class Child(Connection):
                 self._models.pop(name)
                 if before is not None:
                     self._models[name] = before
-                self._write_config()
+                if self.folder is not None:
+                    self._write_config(self.folder)
                 raise
 
     def _reload(self) -> None:
-        assert self._child is not None
         seen = {(event["time"], event["what"], event["detail"]) for event in self._events()}
-        self._write_config()
-        self._child.send_signal(signal.SIGHUP)
+        child, folder = self._held.child, self.folder
+        assert child is not None and folder is not None
+        self._write_config(folder)
+        child.send_signal(signal.SIGHUP)
         until = time.monotonic() + START
         while time.monotonic() < until:
             for event in self._events():
@@ -360,22 +386,74 @@ class Child(Connection):
             return
         with self._lock:
             self._closed = True
-            folder = self.folder
-            if self._http is not None:
-                self._http.close()
-                self._http = None
-            self._end_child()
-            if folder is not None:
-                shutil.rmtree(folder, ignore_errors=True)
-            if self._owner is not None:
-                self._owner.close()
-            self.folder = self._owner = None
+            self._held.release()
+            self.end_session()
 
     def let_go(self) -> None:
-        """In a fork of the process: closes its end of the program's input."""
-        if self._child is not None and self._child.stdin is not None:
+        """In a fork of the process: closes its ends of what holds the program and its folder."""
+        self._held.let_go()
+
+
+class Held:
+    """What an engine has of the system: a process, a folder, and the lock by which others see that the folder is in
+    use. It knows nothing of the engine, and so can be released when that is gone."""
+
+    def __init__(self) -> None:
+        self.child: subprocess.Popen[bytes] | None = None
+        self.folder: Path | None = None
+        self._lock: IO[bytes] | None = None
+        self._process = os.getpid()
+
+    def make_folder(self, folder: Path, token: str) -> None:
+        """Makes the folder, with the token in it."""
+        self._unlock()
+        self.folder = folder
+        while self._lock is None:
+            # Another engine may have swept it before it was locked.
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(0o700)
+            self._lock = _locked(folder, wait=True)
+        descriptor = os.open(folder / "token", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(token)
+
+    def end_child(self) -> None:
+        """Ends the program, if it still runs."""
+        child, self.child = self.child, None
+        if child is None:
+            return
+        assert child.stdin is not None and child.stdout is not None
+        # The end of its input tells it that nobody is left.
+        with contextlib.suppress(OSError):
+            child.stdin.close()
+        try:
+            child.wait(END)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        child.stdout.close()
+
+    def release(self) -> None:
+        """Ends the program, and removes the folder."""
+        if self._process != os.getpid():
+            return
+        self.end_child()
+        folder, self.folder = self.folder, None
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        self._unlock()
+
+    def let_go(self) -> None:
+        """In a fork of the process: closes its ends of the program's input and of the lock."""
+        if self.child is not None and self.child.stdin is not None:
             with contextlib.suppress(OSError):
-                self._child.stdin.close()
+                self.child.stdin.close()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.close()
 
 
 @atexit.register
@@ -391,6 +469,11 @@ def _let_go() -> None:
 
 
 os.register_at_fork(after_in_child=_let_go)
+
+
+def _manner(code: int) -> str:
+    """How a process ended."""
+    return f"by signal {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
 
 
 def _absolute(value: str) -> str:
@@ -427,15 +510,36 @@ def runtime_folder() -> Path:
     return Path(tempfile.gettempdir())
 
 
+def _locked(folder: Path, *, wait: bool) -> IO[bytes] | None:
+    """The lock of a private folder: None if the folder is gone, or, without waiting, in use."""
+    try:
+        lock = (folder / "owner").open("ab")
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Whoever held it may have removed it.
+        if os.path.samestat(os.fstat(lock.fileno()), os.stat(folder / "owner")):
+            return lock
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except BaseException:
+        lock.close()
+        raise
+    lock.close()
+    return None
+
+
 def _sweep(base: Path) -> None:
     """Removes what engines left whose process and program were both killed: nobody holds their lock."""
     for folder in base.glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError), (folder / "owner").open("rb") as owner:
-            if os.fstat(owner.fileno()).st_uid != os.geteuid():
+        with contextlib.suppress(OSError):
+            if folder.lstat().st_uid != os.geteuid() or _answers(folder / "socket"):
                 continue
-            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not _answers(folder / "socket"):
-                shutil.rmtree(folder, ignore_errors=True)
+            lock = _locked(folder, wait=False)
+            if lock is not None:
+                with lock:
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _answers(path: Path) -> bool:

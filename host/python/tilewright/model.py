@@ -255,7 +255,7 @@ class Model:
         return found
 
     def decode(self, device: Device, **request: Unpack[VaeWork]) -> VaeQuote:
-        """A decode of latents [N, C, h, w] or [N, C, T, h, w], by its output: pictures [N, 3, H, W] or clips.
+        """A decode of latents [N, C, h, w] or [N, C, T, h, w], by its output: pictures [N, 3, H, W] or clips [N, 3, T, H, W].
 
         Args:
             device: what it is to run on.
@@ -267,7 +267,7 @@ class Model:
         return Quote(self.native.decode(device.native, _given(request)))
 
     def encode(self, device: Device, **request: Unpack[VaeWork]) -> VaeQuote:
-        """An encode of pictures [N, 3, H, W] or of a clip, by its input.
+        """An encode of pictures [N, 3, H, W] or of a clip [1, 3, T, H, W], by its input.
 
         Args:
             device: what it is to run on.
@@ -279,7 +279,7 @@ class Model:
         return Quote(self.native.encode(device.native, _given(request)))
 
     def denoise(self, device: Device, **request: Unpack[DenoiseWork]) -> DenoiseQuote:
-        """A sample by a transformer.
+        """A sample by a transformer: latents [N, C, h, w] or [N, C, T, h, w], by the pixels of what they decode to.
 
         Args:
             device: what it is to run on.
@@ -347,13 +347,14 @@ class Quote(Generic[RequestT, CapabilitiesT, PlanT, CostT, RecordT]):
         return self._device
 
     def estimates(self, plans: Sequence[PlanT]) -> list[CostT | str]:
-        """The prices of plans, in their order. A plan that can't be carried out has the reason instead, in one line."""
+        """The prices of plans, in their order: memory in bytes, times in milliseconds. A plan that can't be carried out has
+        the reason instead, in one line."""
         asked = f"[{','.join([text_of(plan) for plan in plans])}]"
         answers: list[dict[str, Any]] = json.loads(self.native.estimate(asked))
         return [self.kind.cost.from_json(one["cost"]) if "cost" in one else one["error"] for one in answers]
 
     def estimate(self, plan: PlanT) -> CostT:
-        """The price of a plan.
+        """The price of a plan: memory in bytes, times in milliseconds.
 
         Raises:
             ModelError: it can't be carried out.
@@ -364,8 +365,8 @@ class Quote(Generic[RequestT, CapabilitiesT, PlanT, CostT, RecordT]):
         return cost
 
     def layers(self, plan: PlanT) -> list[dict[str, Any]]:
-        """The time of each layer by a plan, of a sample that of a step: `name` as the file calls it, `runs`, and
-        `seconds` in all of them."""
+        """The time of each layer by a plan, of a sample that of a step: `name` as the file calls it, `is_block` if it is one
+        of the blocks that weights are streamed by, `runs`, and `seconds` in all of them."""
         found: list[dict[str, Any]] = json.loads(self.native.layers(text_of(plan)))
         return found
 
@@ -404,7 +405,7 @@ def _given(options: Mapping[str, Any]) -> str:
 
 def _plain(value: Any) -> Any:
     """A path, or any sequence, as JSON has it."""
-    return os.fspath(value) if hasattr(value, "__fspath__") else list(value)
+    return os.fspath(cast("os.PathLike[str]", value)) if hasattr(value, "__fspath__") else list(value)
 
 
 def _decoded(text: str | bytes) -> str:

@@ -48,7 +48,7 @@ class Policy:
     Args:
         policy: a shipped policy's name, or the path of a .wasm file.
         settings: its settings, by their names.
-        memory_bytes: the memory that it may use; 16 MiB if it is left out.
+        memory_bytes: the memory that it may use, in bytes; 16 MiB if it is left out.
 
     Raises:
         PolicyError: there is no such policy, the file is none, or a setting is wrong.
@@ -170,7 +170,8 @@ class Policy:
             device: what the work runs on.
             running: the plan of a clip or sample of which a part is done.
             done: its frames that are delivered, or steps that are finished.
-            costs: prices plans; without it, none has a price.
+            costs: a quote that prices plans, or a function: of a list of plans it gives for each a cost, in bytes and
+                milliseconds, or in one line the reason why it can't be carried out. Without it, no plan has a price.
 
         Raises:
             PolicyError: the question makes no sense.
@@ -209,11 +210,12 @@ class Policy:
         running: AnyPlan | None = None,
         done: int | None = None,
     ) -> None:
-        """Tells the policy what a plan led to; arguments as those of `decide`.
+        """Tells the policy what a plan led to.
 
         Args:
+            request: the work, as `decide` had it; so are `stage`, `capabilities`, `device`, `running` and `done`.
             plan: the plan that was carried out.
-            outcome: what was measured.
+            outcome: what was measured: times in milliseconds, memory in bytes.
 
         Raises:
             PolicyError: the policy failed at it, or the question makes no sense.

@@ -78,7 +78,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// The address of whoever connects through the file system: someone on this machine.
 const BY_FILE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// What accepts connections.
+/// A socket that accepts connections.
 enum Socket {
     Tcp(TcpListener),
     Unix(UnixListener, SocketFile),

@@ -12,6 +12,7 @@ mod program;
 mod project;
 #[cfg(test)]
 mod prose;
+mod python_tests;
 mod release;
 mod suite;
 mod tools;
@@ -140,6 +141,9 @@ fn run(step: Step) -> Result<()> {
             setup(&project, None)?;
             let mut missing = tools::counterparts();
             missing.extend(languages::prepare(&project)?);
+            let names_some = !arguments.is_empty();
+            let (python, without_python) = if names_some { (None, None) } else { python_tests::prepare(&project)? };
+            missing.extend(without_python);
             tools::say("testing everything (the first time compiles for about ten minutes on two cores)");
             let everything = (!arguments.is_empty() && !names_packages(&arguments)).then_some("--workspace");
             let cargo = || {
@@ -148,7 +152,10 @@ fn run(step: Step) -> Result<()> {
                 command
             };
             let everything = everything.into_iter().map(str::to_owned);
-            suite::run(cargo, &everything.chain(arguments).collect::<Vec<_>>())?;
+            let tested = suite::run(cargo, &everything.chain(arguments).collect::<Vec<_>>());
+            // Also after failures: each run names all of its own.
+            let python = python.map_or(Ok(()), |python| python_tests::run(&project, &python));
+            tested.and(python)?;
             if !missing.is_empty() {
                 tools::say(&format!("passed, but for what can't be had here, see above: {}", missing.join(", ")));
             }
@@ -236,7 +243,7 @@ fn build(project: &Project, arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// What `tilewright demo` shows, into the folder `out`.
+/// Runs `tilewright demo`, into the folder `out`.
 fn demo(project: &Project) -> Result<()> {
     let mut run = std::process::Command::new(project.program("debug"));
     tools::run(run.current_dir(&project.root).args(["demo", "-o", "out"]))

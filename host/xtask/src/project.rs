@@ -69,6 +69,24 @@ impl Project {
         command
     }
 
+    /// The folders of this machine that compilers would write into what they make, each with what
+    /// stands there instead: two machines make the same bytes.
+    pub fn hidden_folders(&self) -> Vec<(PathBuf, &'static str)> {
+        let home = env::var_os("CARGO_HOME").map(PathBuf::from);
+        let home = home.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo")));
+        let cargo = home.map(|home| (home, "/cargo"));
+        std::iter::once((self.root.clone(), ".")).chain(cargo).collect()
+    }
+
+    /// Has a cargo hide these folders from what it compiles of Rust; flags of the user's stay.
+    pub fn hide_folders(&self, cargo: &mut Command) {
+        let own = env::var("RUSTFLAGS").unwrap_or_default();
+        let own = own.split_whitespace().map(str::to_owned);
+        let hidden = self.hidden_folders().into_iter();
+        let flags = hidden.map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()));
+        cargo.env("CARGO_ENCODED_RUSTFLAGS", own.chain(flags).collect::<Vec<_>>().join("\u{1f}"));
+    }
+
     /// Waits until no other set-up runs in this checkout; the lock is released when dropped, also
     /// when this process is killed.
     pub fn lock(&self) -> Result<File> {

@@ -67,6 +67,7 @@ impl WasmCompiler {
     pub fn cargo(&self, project: &Project) -> (Command, PathBuf) {
         let mut cargo = project.cargo();
         cargo.args(["build", "--profile", "policy", "--target", TARGET]);
+        project.hide_folders(&mut cargo);
         let target = match self {
             WasmCompiler::Installed => project.target(),
             WasmCompiler::Debian { linker } => {

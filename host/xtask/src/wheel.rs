@@ -23,8 +23,8 @@ const C_LIBRARY: u32 = 34;
 /// The run path of the program in `site-packages/tilewright_engine/bin`.
 const RUN_PATH: &str = "$ORIGIN/../../torch/lib";
 
-/// What comes along with the program.
-const BUNDLED: [&str; 3] = ["examples/models", "examples/latents", "examples/README.md"];
+/// The folders that come along with the program.
+const BUNDLED: [&str; 2] = ["examples/models", "examples/latents"];
 
 /// Files that only those who made the models need.
 const LEFT_OUT: [&str; 1] = ["train.py"];
@@ -188,17 +188,12 @@ fn engine(project: &Project, program: Vec<u8>) -> Result<Wheel> {
 fn compile(project: &Project, package: &str) -> Result<PathBuf> {
     tools::say(&format!("compiling {package} for wheels (the first time takes about ten minutes on two cores)"));
     let target = project.target().join("wheel");
-    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
-    let mut places = vec![(project.root.clone(), ".")];
-    places.extend(home.map(|home| (home, "/cargo")));
-    let rust: Vec<String> =
-        places.iter().map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display())).collect();
+    let hidden = project.hidden_folders();
     let cpp: Vec<String> =
-        places.iter().map(|(from, to)| format!("-ffile-prefix-map={}={to}", from.display())).collect();
+        hidden.iter().map(|(from, to)| format!("-ffile-prefix-map={}={to}", from.display())).collect();
     let mut cargo = project.cargo();
     cargo.args(["build", "--release", "-p", package, "--locked", "--target-dir"]).arg(&target);
-    cargo.env("CARGO_ENCODED_RUSTFLAGS", rust.join("\u{1f}"));
+    project.hide_folders(&mut cargo);
     cargo.env("CFLAGS", cpp.join(" ")).env("CXXFLAGS", cpp.join(" "));
     cargo.env("TILEWRIGHT_RUN_PATH", RUN_PATH).env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
     // pyo3: the module is not linked with libpython, which the interpreter brings.
@@ -246,7 +241,9 @@ mod tests {
         assert!(one == other);
         let mut zip = zip::ZipArchive::new(Cursor::new(one)).unwrap();
         let names: Vec<String> = zip.file_names().map(str::to_owned).collect();
-        for name in ["tilewright/__init__.py", "tilewright/py.typed", "tilewright/engine.py", "tilewright/_native.abi3.so"] {
+        for name in
+            ["tilewright/__init__.py", "tilewright/py.typed", "tilewright/engine.py", "tilewright/_native.abi3.so"]
+        {
             assert!(names.iter().any(|found| found == name), "{names:?}");
         }
         let metadata = zip.by_name(&format!("tilewright-{}.dist-info/METADATA", env!("CARGO_PKG_VERSION")));

@@ -71,7 +71,7 @@ fn a_private_server_ends_with_its_program_and_leaves_nothing() {
     let second = Run(place.command(&arguments).stdin(Stdio::null()).output().unwrap());
     assert_eq!(second.0.status.code(), Some(1), "{}", second.stderr());
     assert!(second.stderr().contains("unix:private/socket"), "{}", second.stderr());
-    // What is written to it means nothing.
+    // Only the end of its standard input counts.
     let mut input = child.stdin.take().unwrap();
     input.write_all(b"anything\n").unwrap();
     assert_eq!(ask(&place, "/readyz", None), "HTTP/1.1 200 OK");
@@ -90,7 +90,7 @@ fn a_private_server_that_is_killed_is_started_again_where_it_was() {
     assert!(folder.join("data").is_dir());
     let mut child = begin(&place);
     assert_eq!(ask(&place, "/readyz", None), "HTTP/1.1 200 OK");
-    // Whoever asked for it by a signal may start it again, too.
+    // After a signal it may be started again, too.
     assert!(std::process::Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
     assert_eq!(ended(&mut child).code(), Some(0));
     assert!(folder.join("data").is_dir() && !folder.join("socket").exists());

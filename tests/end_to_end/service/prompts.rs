@@ -95,7 +95,7 @@ fn a_prompt_becomes_the_pixels_of_the_command_line() {
         assert_eq!(names, ["result.safetensors"]);
     }
     let stages = server.get("/v1/models").with(200);
-    assert_eq!(stages["models"][0]["stages"], json!(["decode", "denoise", "generate"]));
+    assert_eq!(stages["models"][0]["stages"], json!(["decode", "encode", "denoise", "generate"]));
     let page = String::from_utf8(server.get("/prompt").body).unwrap();
     assert!(page.contains("name=\"prompt\"") && page.contains("<option value=\"wan\" "), "{page}");
     // The form's fields, as a browser sends them; an empty one counts for nothing.
@@ -130,7 +130,7 @@ fn a_model_is_named_as_on_the_command_line() {
     assert!(pixels.iter().all(|one| *one == pixels[0]));
     let listed = server.get("/v1/models").with(200);
     let decoder = listed["models"].as_array().unwrap().iter().find(|model| model["name"] == "decoder").unwrap().clone();
-    assert_eq!(decoder["stages"], json!(["decode"]), "{decoder}");
+    assert_eq!(decoder["stages"], json!(["decode", "encode"]), "{decoder}");
     assert_eq!(server.end(), 0);
 
     let checked = |text: &str| {

@@ -108,7 +108,7 @@ fn a_sample_has_the_bits_of_the_command_line_and_its_steps_are_told() {
     assert!(metrics.contains(counted), "{metrics}");
     let models = server.get("/v1/models").with(200);
     assert_eq!(models["models"][0]["stages"], json!(["denoise"]));
-    assert_eq!(models["models"][1]["stages"], json!(["decode", "denoise"]));
+    assert_eq!(models["models"][1]["stages"], json!(["decode", "encode", "denoise"]));
     assert_eq!(server.end(), 0);
 }
 

@@ -7,12 +7,7 @@ use tilewright_bench::sweep::Limit;
 use tilewright_pipeline::{LoraRequest, PromptRequest};
 use tilewright_sampling::{MOST_STEPS, Sampler, Scheduler};
 
-use super::{
-    Common, ObjectiveArgument,
-    bench::ContestOptions,
-    finite,
-    sample::size,
-};
+use super::{Common, ObjectiveArgument, bench::ContestOptions, finite, sample::size};
 
 /// The help of --policy, --against and --memory-limit.
 const POLICY: &str = "\

@@ -15,8 +15,8 @@ impl Encoder {
     /// ends the encode.
     ///
     /// # Errors
-    /// [`crate::Error::Picture`] if the sides are no multiples of the scale or the channels are others;
-    /// libtorch's failures, out of memory included, and the error that `step` returns.
+    /// [`crate::Error::Picture`] if the sides are no multiples of the scale or the channels are
+    /// others; libtorch's failures, out of memory included, and the error that `step` returns.
     pub fn forward(&self, pictures: &Tensor, step: &mut dyn FnMut(f64) -> Result<()>) -> Result<Tensor> {
         self.config.check_shape(&pictures.size())?;
         let mut progress = Progress::new(&self.course, step);

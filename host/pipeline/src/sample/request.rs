@@ -160,14 +160,15 @@ impl FromStr for PromptRequest {
     /// name ends so is taken as it is.
     fn from_str(text: &str) -> Result<Self, String> {
         let whole = PromptRequest { path: text.into(), within: None };
-        let Some((path, part)) = text.rsplit_once('@').filter(|(path, _)| !path.is_empty() && !whole.path.exists()) else {
+        let Some((path, part)) = text.rsplit_once('@').filter(|(path, _)| !path.is_empty() && !whole.path.exists())
+        else {
             return Ok(whole);
         };
         let number = |text: &str| text.parse().ok().filter(|part| (0.0..=1.0).contains(part));
         let within = part.split_once('-').and_then(|(start, end)| Some([number(start)?, number(end)?]));
         let within = within.filter(|[start, end]| start < end);
-        let within =
-            within.ok_or("expected a file, or FILE@START-END with parts of the way from 0 to 1, as x.safetensors@0-0.4")?;
+        let within = within
+            .ok_or("expected a file, or FILE@START-END with parts of the way from 0 to 1, as x.safetensors@0-0.4")?;
         Ok(PromptRequest { path: path.into(), within: Some(within) })
     }
 }

@@ -5,8 +5,8 @@
 //! over before `main`, so that every program which loads policies (this crate's tests among them)
 //! compiles them under the same limits, without having to know of it.
 //!
-//! Where this crate is in a library, the running program is somebody else's: the library names a
-//! command to start instead ([`compile_by`]), which has to call [`serve`].
+//! A library that loads policies runs in somebody else's program: it names a command to start
+//! instead ([`compile_by`]), which has to call [`serve_compilation`].
 
 use std::{
     env,

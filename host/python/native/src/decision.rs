@@ -23,7 +23,7 @@ macro_rules! of_record {
     };
 }
 
-/// What a policy decided. Nothing is made JSON before it is asked for.
+/// A policy's decision. Nothing is made JSON before it is asked for.
 #[pyclass(frozen, module = "tilewright._native")]
 pub struct Decision(pub AnyRecord);
 

@@ -163,7 +163,7 @@ impl Model {
         py.detach(|| Self::open(paths, options))
     }
 
-    /// What the files are: "vae", "video-vae", "transformer" or "text-encoder".
+    /// The part of a model that the files are: "vae", "video-vae", "transformer" or "text-encoder".
     #[getter]
     fn kind(&self) -> &'static str {
         match &self.part {
@@ -180,7 +180,7 @@ impl Model {
         self.notes.clone()
     }
 
-    /// What each file is, as a JSON list of the reports of `tilewright inspect`.
+    /// Each file, as a JSON list of the reports of `tilewright inspect`.
     fn inspect(&self, py: Python<'_>) -> PyResult<String> {
         #[derive(Serialize)]
         struct Report {
@@ -272,8 +272,7 @@ impl Model {
         let part = match role {
             Role::Vae => {
                 let family = options.family.as_deref().map(str::parse::<Family>).transpose().map_err(model)?;
-                let overrides =
-                    Overrides { family, scaling: options.scaling_factor, shift: options.shift_factor };
+                let overrides = Overrides { family, scaling: options.scaling_factor, shift: options.shift_factor };
                 let path = tilewright_models::find_part(first, &VAE_FOLDERS).map_err(model)?;
                 Part::Vae(Box::new(VaeModel::open(&path, overrides).map_err(model)?))
             }
@@ -314,9 +313,7 @@ impl Model {
             VaeModel::Picture(_) if fields.frames != 1 => {
                 return Err(self.refused("it makes pictures: frames can't be asked for"));
             }
-            VaeModel::Picture(file) => {
-                Priced::decode(basis, file, [batch, channels, height, width], limit, objective)
-            }
+            VaeModel::Picture(file) => Priced::decode(basis, file, [batch, channels, height, width], limit, objective),
             VaeModel::Clip(file) => {
                 let temporal = vae.temporal_scale();
                 if fields.frames == 0 || !(fields.frames - 1).is_multiple_of(temporal) {
@@ -431,12 +428,13 @@ fn chosen(transformer: &SampleModel, fields: &SampleFields) -> PyResult<SampleRe
     }))
 }
 
-/// What a prompt's stages will make for the sample.
+/// The inputs that a prompt's stages will make for the sample.
 fn foreseen(transformer: &SampleModel, fields: &SampleFields) -> PyResult<Foreseen> {
     let tokens = transformer.text_tokens_of(fields.text_tokens, fields.convention).map_err(model)?;
     let request = chosen(transformer, fields)?;
     let has_negative = fields.has_negative.unwrap_or(request.cfg != 1.0);
-    let start = fields.starts_with_picture.then(|| transformer.denoiser.config().facts().start.unwrap_or(Start::Latent));
+    let start =
+        fields.starts_with_picture.then(|| transformer.denoiser.config().facts().start.unwrap_or(Start::Latent));
     Ok(Foreseen { tokens, has_negative, start })
 }
 

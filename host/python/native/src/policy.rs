@@ -1,4 +1,4 @@
-//! A policy: loaded, asked and told.
+//! A policy, and the questions that it is asked.
 
 use std::{
     path::Path,
@@ -27,6 +27,9 @@ use crate::{
 #[pyclass(frozen, module = "tilewright._native")]
 pub struct Policy {
     planning: Mutex<Planning>,
+    /// The last question and what it says: the same one is often asked again, and reading it takes
+    /// as long as many a decision.
+    last: Mutex<Option<(String, AnyAsked)>>,
     inspection: String,
     warning: Option<String>,
 }
@@ -90,6 +93,39 @@ struct Asked<W: Work> {
     attempts: Vec<Attempt<W>>,
 }
 
+/// A question about any kind of work.
+enum AnyAsked {
+    Vae(Arc<Asked<Vae>>),
+    Denoise(Arc<Asked<Denoise>>),
+    Text(Arc<Asked<Text>>),
+}
+
+/// A kind of work among them.
+trait AskedOf: Work {
+    fn remembered(asked: Arc<Asked<Self>>) -> AnyAsked;
+
+    fn remembered_in(any: &AnyAsked) -> Option<&Arc<Asked<Self>>>;
+}
+
+macro_rules! asked_of {
+    ($($work:ident),*) => {$(
+        impl AskedOf for $work {
+            fn remembered(asked: Arc<Asked<Self>>) -> AnyAsked {
+                AnyAsked::$work(asked)
+            }
+
+            fn remembered_in(any: &AnyAsked) -> Option<&Arc<Asked<Self>>> {
+                match any {
+                    AnyAsked::$work(asked) => Some(asked),
+                    _ => None,
+                }
+            }
+        }
+    )*};
+}
+
+asked_of!(Vae, Denoise, Text);
+
 /// The stage of a question, which says of what kind the rest is.
 #[derive(Deserialize)]
 struct AskedStage {
@@ -122,7 +158,30 @@ impl Policy {
         self.planning.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn decide_on<W: Work>(
+    /// The stage of a question.
+    fn stage_of(&self, question: &str) -> PyResult<Stage> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        match last.as_ref().filter(|(text, _)| text == question) {
+            Some((_, AnyAsked::Vae(asked))) => Ok(asked.stage),
+            Some((_, AnyAsked::Denoise(asked))) => Ok(asked.stage),
+            Some((_, AnyAsked::Text(asked))) => Ok(asked.stage),
+            None => Ok(read::<AskedStage>("the question", question, errors::policy)?.stage),
+        }
+    }
+
+    /// The contents of a question, read now or the last time.
+    fn read<W: AskedOf>(&self, question: &str) -> PyResult<Arc<Asked<W>>> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = last.as_ref().filter(|(text, _)| text == question).and_then(|(_, asked)| W::remembered_in(asked));
+        if let Some(asked) = known {
+            return Ok(asked.clone());
+        }
+        let asked = Arc::new(Asked::<W>::read(question)?);
+        *last = Some((question.to_owned(), W::remembered(asked.clone())));
+        Ok(asked)
+    }
+
+    fn decide_on<W: AskedOf>(
         &self,
         py: Python<'_>,
         question: &str,
@@ -133,7 +192,7 @@ impl Policy {
         Record<W>: IntoAnyRecord,
         Quote: CostsOf<W>,
     {
-        let asked: Asked<W> = Asked::read(question)?;
+        let asked = self.read::<W>(question)?;
         let quote = costs.as_ref().and_then(|costs| costs.cast::<Quote>().ok());
         if let Some(quote) = quote {
             let of_another = || errors::policy(format!("the prices are no {}'s", asked.stage));
@@ -167,11 +226,17 @@ impl Policy {
         Decision(Record { attempts: attempts.collect(), ..record }.into_any())
     }
 
-    fn learn_of<W: Work>(&self, py: Python<'_>, question: &str, plan: &str, outcome: &str) -> PyResult<Option<String>>
+    fn learn_of<W: AskedOf>(
+        &self,
+        py: Python<'_>,
+        question: &str,
+        plan: &str,
+        outcome: &str,
+    ) -> PyResult<Option<String>>
     where
         Planning: Planner<W>,
     {
-        let asked: Asked<W> = Asked::read(question)?;
+        let asked = self.read::<W>(question)?;
         let plan = read("the plan", plan, errors::policy)?;
         let outcome = read("the outcome", outcome, errors::policy)?;
         let report = py.detach(|| self.lock().learn(&asked.question(None), &plan, &outcome));
@@ -181,8 +246,8 @@ impl Policy {
 
 /// The same expression for the kind of work of a question's stage.
 macro_rules! of_stage {
-    ($question:expr, $work:ident => $value:expr) => {
-        match read::<AskedStage>("the question", $question, errors::policy)?.stage {
+    ($policy:expr, $question:expr, $work:ident => $value:expr) => {
+        match $policy.stage_of($question)? {
             Stage::Decode | Stage::Encode => {
                 type $work = Vae;
                 $value
@@ -218,7 +283,7 @@ impl Policy {
                 tilewright_gate::admit(&module.host, &loaded, &settings, admission).map_err(errors::policy)?;
             let warning = admitted.warning();
             let inspection = json(loaded.inspection())?;
-            Ok(Self { planning: Mutex::new(admitted.policy), inspection, warning })
+            Ok(Self { planning: Mutex::new(admitted.policy), last: Mutex::default(), inspection, warning })
         })
     }
 
@@ -255,11 +320,11 @@ impl Policy {
     /// Decides on a question. `costs` is a quote, which has prices, a function of prices, or none.
     #[pyo3(signature = (question, costs=None))]
     fn decide(&self, py: Python<'_>, question: &str, costs: Option<Bound<'_, PyAny>>) -> PyResult<Decision> {
-        of_stage!(question, W => self.decide_on::<W>(py, question, costs))
+        of_stage!(self, question, W => self.decide_on::<W>(py, question, costs))
     }
 
     /// Tells the policy of a plan's outcome. Returns a line if it failed to learn.
     fn learn(&self, py: Python<'_>, question: &str, plan: &str, outcome: &str) -> PyResult<Option<String>> {
-        of_stage!(question, W => self.learn_of::<W>(py, question, plan, outcome))
+        of_stage!(self, question, W => self.learn_of::<W>(py, question, plan, outcome))
     }
 }

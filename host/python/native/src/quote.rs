@@ -89,7 +89,8 @@ where
     Planning: Planner<W>,
     Record<W>: IntoAnyRecord,
 {
-    let failed = attempts.map(|text| read::<Vec<FailedAttempt<W>>>("the attempts", text, errors::policy)).transpose()?;
+    let failed =
+        attempts.map(|text| read::<Vec<FailedAttempt<W>>>("the attempts", text, errors::policy)).transpose()?;
     let failed = failed.unwrap_or_default();
     let attempt = |failed: &FailedAttempt<W>| Attempt { plan: failed.plan.clone(), failure: failed.failure };
     let attempts: Vec<Attempt<W>> = failed.iter().map(attempt).collect();
@@ -97,9 +98,16 @@ where
     Ok(Decision(quote.record(planning, &decision, failed, None).into_any()))
 }
 
-fn remember<W: Priced + Kept>(quote: &PricedQuote<W>, path: &std::path::Path, device: &str) -> PyResult<PricedQuote<W>> {
+fn remember<W: Priced + Kept>(
+    quote: &PricedQuote<W>,
+    path: &std::path::Path,
+    device: &str,
+) -> PyResult<PricedQuote<W>> {
     if !path.is_file() {
-        return Err(errors::model(format!("{}: no history: `tilewright history path` prints where it is", path.display())));
+        return Err(errors::model(format!(
+            "{}: no history: `tilewright history path` prints where it is",
+            path.display()
+        )));
     }
     let fault = std::rc::Rc::new(std::cell::RefCell::new(None));
     let first = fault.clone();

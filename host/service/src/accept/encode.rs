@@ -1,5 +1,5 @@
-//! The inspection of a picture or clip before its job is accepted: its size, and the least memory to
-//! encode it.
+//! The inspection of a picture or clip before its job is accepted: its size, and the least memory
+//! to encode it.
 
 use std::path::Path;
 

@@ -1,0 +1,177 @@
+"""Files of jobs larger than what may be held in memory, by a server that only counts bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+import tilewright
+from tilewright._tensors import from_safetensors, to_safetensors
+
+MIB = 2**20
+
+#: Bytes of a file that is sent.
+LARGE = 256 * MIB
+
+#: Bytes of an array, all of whose values someone has to hold.
+ARRAY = 64 * MIB
+
+#: The most bytes that may be held for a file of any size.
+MOST = 4 * MIB
+
+JOB: dict[str, Any] = {
+    "at": None, "batch": 1, "canary": False, "created": "2026-11-29T12:00:00Z", "device": "main", "digest": "sha256:0",
+    "format": "png", "frames": 1, "height": 64, "id": "1", "model": "picture", "policy": "own", "results": [],
+    "revision": 1, "route": "own", "state": "done", "width": 64, "stage": "decode",
+}  # fmt: skip
+
+
+class Counting(BaseHTTPRequestHandler):
+    """A server whose job is done as soon as it is there; `id` says what its result is."""
+
+    protocol_version = "HTTP/1.1"
+    received: list[int] = []
+    tensor = b""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def _answer(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        _, _, _, id, *rest = self.path.split("?")[0].split("/")
+        if not rest:
+            self._answer(json.dumps({**JOB, "id": id}).encode())
+        elif id == "array":
+            self._answer(self.tensor)
+        else:
+            self.send_response(200)
+            self.send_header("content-length", str(LARGE))
+            self.end_headers()
+            chunk = bytes(MIB)
+            for _ in range((LARGE if id == "whole" else LARGE // 2) // MIB):
+                self.wfile.write(chunk)
+            self.close_connection = id != "whole"
+
+    def do_POST(self) -> None:
+        left = int(self.headers["content-length"])
+        self.received.append(left)
+        while left > 0:
+            left -= len(self.rfile.read(min(left, MIB)))
+        self._answer(json.dumps(JOB).encode())
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    Counting.tensor = to_safetensors("sample", numpy.zeros(ARRAY // 4, numpy.float32))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Counting) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def latent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("large") / "large.latent"
+    with path.open("wb") as file:
+        file.truncate(LARGE)
+    return path
+
+
+def held(work: Callable[[], object]) -> int:
+    """The most bytes that Python's objects took meanwhile, beyond those before."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_results_are_written_as_they_arrive(address: str, tmp_path: Path) -> None:
+    path = tmp_path / "result"
+
+    async def save() -> None:
+        async with tilewright.AsyncClient(address) as client:
+            await (await client.job("whole")).save(path)
+
+    with tilewright.Client(address) as client:
+        for work in (lambda: client.job("whole").save(path), lambda: asyncio.run(save())):
+            assert held(work) < MOST
+            assert path.stat().st_size == LARGE
+            path.unlink()
+
+
+def test_half_a_result_is_no_file(address: str, tmp_path: Path) -> None:
+    async def save() -> None:
+        async with tilewright.AsyncClient(address) as client:
+            await (await client.job("half")).save(tmp_path / "result")
+
+    with tilewright.Client(address) as client:
+        for work in (lambda: client.job("half").save(tmp_path / "result"), lambda: asyncio.run(save())):
+            with pytest.raises(tilewright.ConnectionFailed) as error:
+                work()
+            assert "\n" not in str(error.value) and list(tmp_path.iterdir()) == []
+
+
+def test_files_are_sent_as_they_are_read(address: str, latent: Path) -> None:
+    async def decode() -> None:
+        async with tilewright.AsyncClient(address) as client:
+            await client.decode(latent, model="picture")
+
+    def decode_open() -> None:
+        with latent.open("rb") as file:
+            client.decode(file, model="picture")
+
+    with tilewright.Client(address) as client:
+        for work in (lambda: client.decode(latent, model="picture"), lambda: asyncio.run(decode()), decode_open):
+            assert held(work) < MOST
+            # The form's own lines come on top.
+            assert LARGE < Counting.received[-1] < LARGE + 2000
+
+
+def test_arrays_are_held_once(address: str) -> None:
+    async def array() -> numpy.ndarray[Any, Any]:
+        async with tilewright.AsyncClient(address) as client:
+            return await (await client.job("array")).array()
+
+    with tilewright.Client(address) as client:
+        for work in (lambda: client.job("array").array(), lambda: asyncio.run(array())):
+            found: list[numpy.ndarray[Any, Any]] = []
+            assert held(lambda: found.append(work())) < 1.25 * ARRAY + MOST
+            assert found[0].nbytes == ARRAY and found[0].flags.writeable
+        values = numpy.zeros((1, 16, ARRAY // 64), numpy.float32)
+        assert held(lambda: client.decode(values, model="picture")) < ARRAY + MOST
+
+
+def test_arrays_go_there_and_back() -> None:
+    arrays: tuple[numpy.ndarray[Any, Any], ...] = (
+        numpy.full((1, 2, 3), 0.5),
+        numpy.zeros((0, 4)),
+        numpy.full(1, 3.0, numpy.float32),
+        numpy.ones(3, numpy.float16),
+        numpy.arange(12, dtype=numpy.float32)[::2],
+    )
+    for values in arrays:
+        found = from_safetensors(to_safetensors("sample", values), ("sample",))
+        assert found.dtype == numpy.float32 and found.tolist() == values.tolist()
+    unknown = to_safetensors("sample", numpy.ones(2, numpy.float16)).replace(b'"F16"', b'"F8_"')
+    for wrong, words in ((unknown, "in F8_"), (b"", "no safetensors file"), (to_safetensors("a", numpy.ones(1)), "no tensor")):
+        with pytest.raises(tilewright.TilewrightError, match=words):
+            from_safetensors(wrong, ("sample",))

@@ -1,0 +1,128 @@
+//! The tests of the Python package, by pytest in an environment of its own:
+//!
+//! ```text
+//! .tools/pytest            pytest and what the tests import, as pip unpacks them
+//! target/python/tilewright the package with its native module
+//! ```
+//!
+//! Without a Python for them they are skipped with a message.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{
+    downloads::{fetch, pip},
+    project::Project,
+    tools,
+};
+
+/// The variable that skips these tests.
+const SKIP: &str = "TILEWRIGHT_WITHOUT_PYTEST";
+
+/// The oldest Python that the package is for.
+const OLDEST: (u32, u32) = (3, 10);
+
+/// The tests' packages with all that these require; the package itself requires httpx alone. Newer
+/// releases of NumPy are for newer Pythons.
+const PACKAGES: [&str; 15] = [
+    "anyio==4.16.0",
+    "certifi",
+    "exceptiongroup==1.3.2",
+    "h11==0.16.0",
+    "httpcore==1.0.9",
+    "httpx==0.28.1",
+    "idna==3.20",
+    "iniconfig==2.3.1",
+    "numpy>=2.2,<3",
+    "packaging==26.4",
+    "pluggy==1.7.0",
+    "Pygments==2.21.0",
+    "pytest==9.2.0",
+    "tomli==2.5.0",
+    "typing_extensions==4.16.0",
+];
+
+/// The environment of the tests.
+pub struct Environment {
+    python: PathBuf,
+    packages: PathBuf,
+}
+
+/// Fetches what the tests need. Returns none and the variable that skips them if it can't be had
+/// here; neither if they are skipped already.
+pub fn prepare(project: &Project) -> Result<(Option<Environment>, Option<&'static str>)> {
+    if env::var_os(SKIP).is_some() {
+        return Ok((None, None));
+    }
+    let packages = project.tools().join("pytest");
+    match environment(project, &packages) {
+        Ok(python) => Ok((Some(Environment { python, packages }), None)),
+        Err(error) => {
+            tools::say(&format!("going on without the tests of the Python package: {error:#}"));
+            Ok((None, Some(SKIP)))
+        }
+    }
+}
+
+fn environment(project: &Project, packages: &Path) -> Result<PathBuf> {
+    let lock = project.lock()?;
+    let python = tools::python(&project.tools().join("scratch"))?;
+    let mut asked = Command::new(&python);
+    asked.args(["-c", "import sys; print(*sys.version_info[:2])"]);
+    let version = tools::ask(&mut asked).context("python3 does not tell its version")?;
+    let numbers: Vec<u32> = version.split_whitespace().filter_map(|number| number.parse().ok()).collect();
+    let &[major, minor] = &numbers[..] else { bail!("python3 says that its version is '{version}'") };
+    if (major, minor) < OLDEST {
+        bail!("python3 is {major}.{minor}, and the package is for {}.{} and newer", OLDEST.0, OLDEST.1);
+    }
+    let held = format!("{} for Python {major}.{minor}", PACKAGES.join(" "));
+    fetch(packages, &held, |folder| {
+        tools::say(&format!("fetching {held}"));
+        pip(&python, folder, &lock, &PACKAGES)
+    })?;
+    Ok(python)
+}
+
+/// Builds the native module, and runs every test of the package with the built program.
+///
+/// # Errors
+/// A test failed.
+pub fn run(project: &Project, environment: &Environment) -> Result<()> {
+    tools::say("testing the Python package");
+    let mut cargo = project.cargo();
+    // pyo3: the module is not linked with libpython, which the interpreter brings.
+    tools::run(cargo.args(["build", "-p", "tilewright-python"]).env("PYO3_BUILD_EXTENSION_MODULE", "1"))?;
+    let fixtures = tools::ask(project.cargo().args(["run", "--quiet", "-p", "tilewright-fixtures"]));
+    let staged = project.target().join("python");
+    stage(&project.root.join("host/python/tilewright"), &staged.join("tilewright"))?;
+    let module = staged.join("tilewright/_native.abi3.so");
+    fs::copy(project.target().join("debug/lib_native.so"), &module).with_context(|| module.display().to_string())?;
+    let paths = env::join_paths([&staged, &environment.packages])?;
+    let mut pytest = Command::new(&environment.python);
+    pytest.args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]);
+    pytest.current_dir(project.root.join("host/python")).env("PYTHONPATH", paths);
+    pytest.env("PYTHONDONTWRITEBYTECODE", "1").env("TILEWRIGHT_PROGRAM", project.program("debug"));
+    pytest.envs(fixtures.map(|folder| ("TILEWRIGHT_FIXTURES", folder)));
+    tools::run(&mut pytest).context("tests of the Python package failed, named above")
+}
+
+/// Copies the package's own files, so that no built module lies among the sources.
+fn stage(from: &Path, to: &Path) -> Result<()> {
+    if to.exists() {
+        fs::remove_dir_all(to).with_context(|| to.display().to_string())?;
+    }
+    fs::create_dir_all(to).with_context(|| to.display().to_string())?;
+    for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {
+        let path = entry?.path();
+        let is_source = path.extension().is_some_and(|ending| ["py", "pyi", "typed"].iter().any(|of| ending == *of));
+        if let (true, Some(name)) = (is_source, path.file_name()) {
+            fs::copy(&path, to.join(name)).with_context(|| path.display().to_string())?;
+        }
+    }
+    Ok(())
+}
