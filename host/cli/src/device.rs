@@ -76,7 +76,12 @@ pub fn say_what_is_measured() {
     announce_probe(|facts, measured| match measured {
         // With MIOpen and without.
         None if facts.backend == Backend::Rocm => tell!("note: measuring {}, for about 6 s", facts.name),
-        None => tell!("note: measuring {}, for about 3 s", facts.name),
+        None => {
+            if facts.backend == Backend::Cpu && !tilewright_torch::device::has_avx2() {
+                tell!("note: {} has no AVX2, which libtorch's quick kernels need: everything takes longer", facts.name);
+            }
+            tell!("note: measuring {}, for about 3 s", facts.name);
+        }
         Some(measured) if measured.disturbed => {
             tell!(
                 "note: other programs used the processor meanwhile, so times may be estimated wrong: it is measured again when it is quiet"

@@ -64,7 +64,12 @@ def wheel(folder: Path, name: str, version: str, files: dict[str, str], requires
 
 
 def torch(folder: Path, version: str = "2.11.0") -> Path:
-    return wheel(folder, "torch", version, {"torch/__init__.py": "", "torch/lib/libtorch.so": "a library"})
+    files = {
+        "torch/__init__.py": "",
+        "torch/lib/libtorch.so": "a library",
+        "torch/version.py": f"__version__ = '{version}+cpu'\n",
+    }
+    return wheel(folder, "torch", version, files)
 
 
 def engine(folder: Path, version: str = VERSION, script: str = PROGRAM) -> Path:

@@ -45,6 +45,10 @@ int tw_gpu_forbid_tf32(char* error, size_t error_length) noexcept {
   });
 }
 
+int tw_cpu_leave_nnpack_out(char* error, size_t error_length) noexcept {
+  return guarded(error, error_length, [] { at::globalContext().setUserEnabledNNPACK(false); });
+}
+
 int tw_gpu_is_f32_exact(int* exact, char* error, size_t error_length) noexcept {
   return guarded(error, error_length, [=] {
     *exact = 1;

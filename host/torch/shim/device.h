@@ -1,4 +1,4 @@
-// A GPU's queue, events and modes, through libtorch's device-neutral interface.
+// A GPU's queue and events, and the process' modes, through libtorch's device-neutral interface.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +19,9 @@ void tw_event_destroy(void* event) noexcept;
 
 // Keeps convolutions and products of f32 from rounding their operands to TF32, in the whole process.
 int tw_gpu_forbid_tf32(char* error, size_t error_length) noexcept;
+
+// Keeps convolutions of the processor from NNPACK, which warns at each where it does not run.
+int tw_cpu_leave_nnpack_out(char* error, size_t error_length) noexcept;
 
 // Writes 1 if neither of them may round f32 to TF32, else 0.
 int tw_gpu_is_f32_exact(int* exact, char* error, size_t error_length) noexcept;

@@ -140,6 +140,10 @@ pub fn beside() -> Option<(Backend, PathBuf)> {
 pub fn load() -> Result<Option<Backend>> {
     let _one_at_a_time = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
     if LOADED.get().is_none() {
+        if !crate::device::has_avx2() {
+            // SAFETY: it is given no address.
+            unsafe { ffi::tw_cpu_leave_nnpack_out() }?;
+        }
         let folder = folder()?;
         let loaded = match find(&folder) {
             Some((backend, path)) => Some((backend, open(&path, &rocm_folders(&folder))?)),

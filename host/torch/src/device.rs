@@ -304,6 +304,20 @@ fn cpu_name() -> String {
     name.map_or_else(|| "CPU".to_owned(), |(_, name)| name.trim().to_owned())
 }
 
+/// True if the processor has AVX2 and what came with it, which libtorch's vector kernels are made of,
+/// or is of another kind.
+pub fn has_avx2() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::is_x86_feature_detected as has;
+        has!("avx2") && has!("fma") && has!("bmi2")
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        true
+    }
+}
+
 /// The instruction-set level, which decides how fast each type is.
 fn cpu_arch() -> &'static str {
     #[cfg(target_arch = "x86_64")]
@@ -311,7 +325,7 @@ fn cpu_arch() -> &'static str {
         use std::arch::is_x86_feature_detected as has;
         if has!("avx512f") && has!("avx512bw") && has!("avx512cd") && has!("avx512dq") && has!("avx512vl") {
             "x86-64-v4"
-        } else if has!("avx2") && has!("fma") && has!("bmi2") {
+        } else if has_avx2() {
             "x86-64-v3"
         } else {
             "x86-64-v2"

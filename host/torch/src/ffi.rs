@@ -264,6 +264,7 @@ reporting! {
     fn tw_gpu_set_fraction(device: c_int, fraction: f64);
     fn tw_gpu_synchronize(device: c_int);
     fn tw_gpu_forbid_tf32();
+    fn tw_cpu_leave_nnpack_out();
     fn tw_gpu_is_f32_exact(exact: *mut c_int);
     fn tw_event_record(event: *mut c_void, device: c_int);
     fn tw_event_wait(event: *mut c_void);

@@ -88,20 +88,20 @@ fn environment(project: &Project, packages: &Path) -> Result<PathBuf> {
     Ok(python)
 }
 
-/// Builds the native module, and runs every test of the package with the built program.
+/// Builds the native module, and runs every test of the package with the program that is built. The
+/// module is built alone: with the other packages it would have their features, and libtorch in it.
 ///
 /// # Errors
 /// A test failed.
 pub fn run(project: &Project, environment: &Environment) -> Result<()> {
     tools::say("testing the Python package");
-    let mut cargo = project.cargo();
-    // pyo3: the module is not linked with libpython, which the interpreter brings.
-    tools::run(cargo.args(["build", "-p", "tilewright-python"]).env("PYO3_BUILD_EXTENSION_MODULE", "1"))?;
+    tools::run(project.cargo().args(["build", "-p", "tilewright-python"]))?;
     let fixtures = tools::ask(project.cargo().args(["run", "--quiet", "-p", "tilewright-fixtures"]));
+    let built = project.target().join("debug");
     let staged = project.target().join("python");
     stage(&project.root.join("host/python/tilewright"), &staged.join("tilewright"))?;
     let module = staged.join("tilewright/_native.abi3.so");
-    fs::copy(project.target().join("debug/lib_native.so"), &module).with_context(|| module.display().to_string())?;
+    fs::copy(built.join("lib_native.so"), &module).with_context(|| module.display().to_string())?;
     let paths = env::join_paths([&staged, &environment.packages])?;
     let mut pytest = Command::new(&environment.python);
     pytest.args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]);

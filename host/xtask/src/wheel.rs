@@ -196,8 +196,6 @@ fn compile(project: &Project, package: &str) -> Result<PathBuf> {
     project.hide_folders(&mut cargo);
     cargo.env("CFLAGS", cpp.join(" ")).env("CXXFLAGS", cpp.join(" "));
     cargo.env("TILEWRIGHT_RUN_PATH", RUN_PATH).env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
-    // pyo3: the module is not linked with libpython, which the interpreter brings.
-    cargo.env("PYO3_BUILD_EXTENSION_MODULE", "1");
     tools::run(&mut cargo)?;
     Ok(target.join("release"))
 }
