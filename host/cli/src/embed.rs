@@ -65,7 +65,6 @@ pub fn run(arguments: &Embed) -> Outcome {
         convention: arguments.convention,
         tokens,
         embeddings: embeddings.as_ref(),
-        host: host.as_ref(),
         memory_limit: arguments.run.limit(machine),
         objective: arguments.run.objective(),
     };
@@ -73,13 +72,13 @@ pub fn run(arguments: &Embed) -> Outcome {
     if arguments.report.dry_run {
         encoders.check_lengths(&request)?;
         let mut planning = TextPlanning { planner: &mut planner, trials };
-        let mut runs = encoders.decide(machine, &request, &mut planning)?;
+        let mut runs = encoders.decide((machine, host.as_ref()), &request, &mut planning)?;
         text_stage::keep_runs(&arguments.report.record, trials, &mut runs)?;
         return report(arguments, &runs, None);
     }
     let mut progress = Progress::new();
     let mut planning = TextPlanning { planner: &mut planner, trials };
-    let encoded = encoders.encode(machine, &request, &mut planning, &mut progress);
+    let encoded = encoders.encode((machine, host.as_ref()), &request, &mut planning, &mut progress);
     progress.finish();
     let mut encoded = encoded.map_err(|error| text_stage::fail(&arguments.report.record, trials, error))?;
     let path = output.write(&encoded.conditioning)?;

@@ -143,7 +143,8 @@ impl Measured {
     pub fn is_sound(&self) -> bool {
         let sound = |rate: f64| rate.is_finite() && rate > 0.0;
         let rates = self.speeds.iter().flat_map(|speed| [speed.flops_per_second, speed.attention_flops_per_second]);
-        rates.chain([self.bytes_per_second]).all(sound) && self.best(Dtype::F32).is_some()
+        let moves = [Some(self.bytes_per_second), self.transfer_bytes_per_second];
+        rates.chain(moves.into_iter().flatten()).all(sound) && self.best(Dtype::F32).is_some()
     }
 
     /// The types no slower than f32 (to within 3 %, the probe's noise), fastest first. After a

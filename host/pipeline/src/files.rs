@@ -2,6 +2,6 @@
 //! are where these are only priced.
 
 #[cfg(feature = "torch")]
-pub(crate) use tilewright_engine::{Denoiser, Machine as Processor, VaeFile, VideoVaeFile};
+pub(crate) use tilewright_engine::{Denoiser, VaeFile, VideoVaeFile};
 #[cfg(not(feature = "torch"))]
-pub(crate) use tilewright_prices::{Basis as Processor, Denoiser, VaeFile, VideoVaeFile};
+pub(crate) use tilewright_prices::{Denoiser, VaeFile, VideoVaeFile};

@@ -122,8 +122,8 @@ pub use source::EncodeSource;
 pub use start_image::{StartFile, StartImage, StartStage, VisionEncoder};
 #[cfg(feature = "torch")]
 pub use text::{
-    Conditioning, ConditioningOutput, Encoded as EncodedText, EncoderRun, KeptConditionings, PlacedConditioning,
-    TextPlanning, TextStage, UnfinishedRun,
+    Conditioning, ConditioningOutput, Encoded as EncodedText, EncoderRun, KeptConditionings, Machines,
+    PlacedConditioning, TextPlanning, TextStage, UnfinishedRun,
 };
 pub use text::{EmbeddingFolder, Purpose, TextEncoders, TextRequest, prompt_notes};
 pub use told::Told;

@@ -25,7 +25,7 @@ pub(crate) use self::encoders::files as encoder_files;
 pub use self::{
     conditioning::{Conditioning, ConditioningOutput},
     kept::KeptConditionings,
-    run::{Encoded, EncoderRun, TextPlanning, UnfinishedRun},
+    run::{Encoded, EncoderRun, Machines, TextPlanning, UnfinishedRun},
     stage::{PlacedConditioning, TextStage},
 };
 pub use self::{
@@ -33,7 +33,7 @@ pub use self::{
     encoders::{Purpose, TextEncoders},
     notes::prompt_notes,
 };
-use crate::{Error, Result, files::Processor};
+use crate::{Error, Result};
 
 /// Blocks of an encoder of CLIP's kind that come after the inner states that are taken.
 const LEFT_OUT: usize = 1;
@@ -50,8 +50,6 @@ pub struct TextRequest<'a> {
     pub tokens: Option<u32>,
     /// Embeddings that prompts may name.
     pub embeddings: Option<&'a EmbeddingFolder>,
-    /// The processor beside a GPU, if encoders may run there.
-    pub host: Option<&'a Processor>,
     /// The most bytes of the device's memory to hold at once, weights included.
     pub memory_limit: u64,
     /// The aim of decisions.

@@ -127,7 +127,7 @@ impl Basis {
             serde_json::from_str(text).map_err(|error| refused(&format!("can't be read ({error})")))?;
         let described = described.ok_or_else(|| refused("has no measurements, or those of another release"))?;
         let Described { fingerprint, measured, large_convolutions, kernels, fp8_products, heads, host } = described;
-        if !measured.is_sound() {
+        if !measured.is_sound() || kernels.block < 1 || kernels.threads < 1 {
             return Err(refused("has speeds that no device has"));
         }
         let attention: Arc<dyn Attention> = match heads {

@@ -27,6 +27,18 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// A request for no picture or clip at all.
+    #[error("{batch} samples of {frames} frames of {width}×{height} pixels: at least 1 of each was expected")]
+    Nothing {
+        /// The samples.
+        batch: u32,
+        /// The frames of each.
+        frames: u32,
+        /// Width in pixels.
+        width: u32,
+        /// Height in pixels.
+        height: u32,
+    },
     /// No plan fits in the memory limit.
     #[error(
         "a memory limit of {} is too little for this {what}: the least is about {}{} (tiles of {tile} pixels)",

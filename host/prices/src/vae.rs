@@ -143,6 +143,10 @@ impl Quote<Vae> {
         (scale, is_clip): (u32, bool),
         formula: impl PlanCost + 'static,
     ) -> Result<Self> {
+        let Request { batch, frames, width, height, .. } = request;
+        if [batch, frames, width, height].contains(&0) {
+            return Err(Error::Nothing { batch, frames, width, height });
+        }
         let capabilities = Capabilities {
             dtypes: formula.dtypes(),
             tile_unit: scale,

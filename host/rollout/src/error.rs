@@ -156,14 +156,7 @@ impl Error {
 
     /// The error with its causes, in one line.
     pub(crate) fn one_line(&self) -> String {
-        let mut text = self.to_string();
-        let mut cause = std::error::Error::source(self);
-        while let Some(source) = cause {
-            text.push_str(": ");
-            text.push_str(&source.to_string());
-            cause = source.source();
-        }
-        text.lines().collect::<Vec<_>>().join(", ")
+        tilewright_wording::with_causes(self).lines().collect::<Vec<_>>().join(", ")
     }
 
     /// True if the request is wrong, false if the machine fails.

@@ -23,6 +23,18 @@ pub struct Words {
     pub remedy: fn(Remedy) -> Cow<'static, str>,
 }
 
+/// An error and its causes, each after a colon.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        text.push_str(": ");
+        text.push_str(&source.to_string());
+        cause = source.source();
+    }
+    text
+}
+
 static WORDS: RwLock<Words> =
     RwLock::new(Words { setting: |setting| setting.plain().into(), remedy: |remedy| remedy.plain().into() });
 

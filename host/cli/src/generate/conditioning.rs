@@ -39,8 +39,6 @@ impl Studio<'_> {
             convention: self.arguments.way.convention.unwrap_or_default(),
             tokens: self.text_tokens,
             embeddings: self.embeddings.as_ref(),
-            // It is opened when an encoder is about to run.
-            host: None,
             memory_limit: self.limit,
             objective: self.objective(),
         };

@@ -172,7 +172,6 @@ mod tests {
             convention,
             tokens: None,
             embeddings: None,
-            host: None,
             memory_limit: 1,
             objective: Objective::Balanced,
         }

@@ -11,6 +11,9 @@ use tilewright_tokenizer::Chunk;
 use super::{Conditioning, Prepared, TextEncoders, TextRequest, encoders::TextEncoder, texts, weigh};
 use crate::{Error, Result, Trials};
 
+/// The device, and the processor beside a GPU, if encoders may run there.
+pub type Machines<'a> = (&'a Machine, Option<&'a Machine>);
+
 /// The planner of encoders' runs, and what was measured before.
 pub struct TextPlanning<'a> {
     /// The planner.
@@ -101,13 +104,13 @@ impl TextEncoders {
     /// can't be loaded or run; memory is out; the user ended it.
     pub fn encode(
         &self,
-        machine: &Machine,
+        machines: Machines<'_>,
         request: &TextRequest<'_>,
         planning: &mut TextPlanning<'_>,
         observer: &mut dyn Observer,
     ) -> Result<Encoded> {
         self.check_lengths(request)?;
-        let (rows, runs) = self.run_all(machine, request, planning, observer)?;
+        let (rows, runs) = self.run_all(machines, request, planning, observer)?;
         let rows: Vec<&[Row]> = rows.iter().map(Vec::as_slice).collect();
         Ok(Encoded { conditioning: self.conditioning(request, &rows)?, runs })
     }
@@ -118,12 +121,12 @@ impl TextEncoders {
     /// As [`Self::encode`].
     pub fn encode_each(
         &self,
-        machine: &Machine,
+        machines: Machines<'_>,
         request: &TextRequest<'_>,
         planning: &mut TextPlanning<'_>,
         observer: &mut dyn Observer,
     ) -> Result<(Vec<Conditioning>, Vec<EncoderRun>)> {
-        let (rows, runs) = self.run_all(machine, request, planning, observer)?;
+        let (rows, runs) = self.run_all(machines, request, planning, observer)?;
         let each = request.prompts.iter().enumerate().map(|(index, prompt)| {
             let own = TextRequest { prompts: std::slice::from_ref(prompt), ..request.clone() };
             let rows: Vec<&[Row]> = rows.iter().map(|rows| &rows[index..=index]).collect();
@@ -135,7 +138,7 @@ impl TextEncoders {
     /// The rows of each encoder, and its run.
     fn run_all(
         &self,
-        machine: &Machine,
+        machines: Machines<'_>,
         request: &TextRequest<'_>,
         planning: &mut TextPlanning<'_>,
         observer: &mut dyn Observer,
@@ -143,10 +146,10 @@ impl TextEncoders {
         let _no_grad = tch::no_grad_guard();
         // An encoder that does not fit is refused before another one runs in vain.
         for encoder in self.encoders() {
-            let (_, embedded) = self.prepare(encoder, machine, request)?;
-            job(encoder, machine, &embedded, request)?;
+            let (_, embedded) = self.prepare(encoder, machines, request)?;
+            job(encoder, machines, &embedded, request)?;
         }
-        let each = self.encoders().iter().map(|encoder| self.run(encoder, machine, request, planning, observer));
+        let each = self.encoders().iter().map(|encoder| self.run(encoder, machines, request, planning, observer));
         Ok(each.collect::<Result<Vec<_>>>()?.into_iter().unzip())
     }
 
@@ -156,13 +159,13 @@ impl TextEncoders {
     /// A prompt can't be read; not even the leanest plan fits.
     pub fn decide(
         &self,
-        machine: &Machine,
+        machines: Machines<'_>,
         request: &TextRequest<'_>,
         planning: &mut TextPlanning<'_>,
     ) -> Result<Vec<EncoderRun>> {
         let decide = |encoder: &TextEncoder| {
-            let (_, embedded) = self.prepare(encoder, machine, request)?;
-            let job = planning.trials.remind(job(encoder, machine, &embedded, request)?);
+            let (_, embedded) = self.prepare(encoder, machines, request)?;
+            let job = planning.trials.remind(job(encoder, machines, &embedded, request)?);
             let (record, candidates) = job.decide(planning.planner);
             let exchange = planning.planner.take();
             Ok(EncoderRun { exchange, candidates, ..EncoderRun::of(&encoder.file, tokens(&embedded), record) })
@@ -174,14 +177,14 @@ impl TextEncoders {
     fn prepare(
         &self,
         encoder: &TextEncoder,
-        machine: &Machine,
+        (machine, host): Machines<'_>,
         request: &TextRequest<'_>,
     ) -> Result<(Vec<Prepared>, Vec<Tensor>)> {
         let prompts = self.read_all(encoder, request)?;
         let chunks = || texts(&prompts);
         // Before the vectors are made: those of a long prompt take gigabytes.
         let lengths: Vec<i64> = chunks().map(|chunk| encoder.tokens_run(chunk) as i64).collect();
-        TextJob::check_lengths(machine, request.host, encoder.texts(&[]), &lengths, request.memory_limit)?;
+        TextJob::check_lengths(machine, host, encoder.texts(&[]), &lengths, request.memory_limit)?;
         let embedded = chunks().map(|chunk| encoder.embed(chunk, request.embeddings)).collect::<Result<Vec<_>>>()?;
         Ok((prompts, embedded))
     }
@@ -190,14 +193,14 @@ impl TextEncoders {
     fn run(
         &self,
         encoder: &TextEncoder,
-        machine: &Machine,
+        machines: Machines<'_>,
         request: &TextRequest<'_>,
         planning: &mut TextPlanning<'_>,
         observer: &mut dyn Observer,
     ) -> Result<(Vec<Row>, EncoderRun)> {
-        let (prompts, embedded) = self.prepare(encoder, machine, request)?;
+        let (prompts, embedded) = self.prepare(encoder, machines, request)?;
         let tokens = tokens(&embedded);
-        let ended = planning.run(job(encoder, machine, &embedded, request)?, observer)?;
+        let ended = planning.run(job(encoder, machines, &embedded, request)?, observer)?;
         let (Finished { output, record, candidates, log }, exchange) = ended;
         drop(embedded);
         let mut states = output.into_iter();
@@ -285,11 +288,11 @@ struct Row {
 
 fn job<'a>(
     encoder: &'a TextEncoder,
-    machine: &'a Machine,
+    (machine, host): Machines<'a>,
     embedded: &'a [Tensor],
     request: &TextRequest<'_>,
 ) -> Result<TextJob<'a>> {
-    Ok(TextJob::new(machine, request.host, encoder.texts(embedded), request.memory_limit, request.objective)?)
+    Ok(TextJob::new(machine, host, encoder.texts(embedded), request.memory_limit, request.objective)?)
 }
 
 /// Tokens of all texts.

@@ -3,10 +3,10 @@
 
 use std::path::PathBuf;
 
-use tilewright_engine::{Machine, Observer};
+use tilewright_engine::Observer;
 use tilewright_plan::PolicyIdentity;
 
-use super::{Conditioning, EncoderRun, KeptConditionings, TextEncoders, TextPlanning, TextRequest};
+use super::{Conditioning, EncoderRun, KeptConditionings, Machines, TextEncoders, TextPlanning, TextRequest};
 use crate::{Error, Result};
 
 /// The conditionings of a prompt and of the negative one, a conditioning each: found or made.
@@ -61,10 +61,10 @@ impl<'a> TextStage<'a> {
     pub fn decide(
         &self,
         encoders: &TextEncoders,
-        (machine, host): (&Machine, Option<&Machine>),
+        machines: Machines<'_>,
         planning: &mut TextPlanning<'_>,
     ) -> Result<Vec<EncoderRun>> {
-        encoders.decide(machine, &TextRequest { host, ..self.request.clone() }, planning)
+        encoders.decide(machines, &self.request, planning)
     }
 
     /// Encodes the prompts whose conditionings are not kept.
@@ -74,15 +74,15 @@ impl<'a> TextStage<'a> {
     pub fn encode(
         &mut self,
         encoders: &TextEncoders,
-        (machine, host): (&Machine, Option<&Machine>),
+        machines: Machines<'_>,
         planning: &mut TextPlanning<'_>,
         observer: &mut dyn Observer,
     ) -> Result<Vec<EncoderRun>> {
         let each = self.request.prompts.iter().zip(&self.found);
         let missing: Vec<String> =
             each.filter(|(_, (_, path))| path.is_none()).map(|(prompt, _)| prompt.clone()).collect();
-        let request = TextRequest { prompts: &missing, host, ..self.request.clone() };
-        let (made, runs) = encoders.encode_each(machine, &request, planning, observer)?;
+        let request = TextRequest { prompts: &missing, ..self.request.clone() };
+        let (made, runs) = encoders.encode_each(machines, &request, planning, observer)?;
         self.made = made;
         Ok(runs)
     }
@@ -125,7 +125,6 @@ mod tests {
             convention: Convention::ComfyUi,
             tokens: None,
             embeddings: None,
-            host: None,
             memory_limit: 1,
             objective: Objective::Balanced,
         };

@@ -16,10 +16,18 @@ mod policy;
 mod quote;
 
 use pyo3::prelude::*;
+use tilewright_wording::{Setting, Words};
 
 /// The native part of Tilewright.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    tilewright_wording::speak(Words {
+        setting: |setting| match setting {
+            Setting::As => "convention".into(),
+            other => other.plain().replace('-', "_").into(),
+        },
+        remedy: |remedy| remedy.plain().into(),
+    });
     compiler::name_command(module)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<device::Device>()?;

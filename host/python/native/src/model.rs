@@ -1,6 +1,6 @@
 //! Models: files, and the requests that they take.
 
-use std::path::PathBuf;
+use std::{num::NonZeroU32, path::PathBuf};
 
 use pyo3::prelude::*;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -16,7 +16,7 @@ use tilewright_sampling::{Convention, Span};
 use crate::{
     answer::{json, read},
     device::Device,
-    errors::model,
+    errors::{detached, model},
     quote::{AnyQuote, Quote},
 };
 
@@ -37,6 +37,26 @@ struct Options {
     loras: Vec<String>,
 }
 
+impl Options {
+    /// Refuses numbers that scale nothing, and what is for another part.
+    fn check(&self, role: Role) -> PyResult<()> {
+        let given = [
+            ("family", self.family.is_some(), Role::Vae),
+            ("scaling_factor", self.scaling_factor.is_some(), Role::Vae),
+            ("shift_factor", self.shift_factor.is_some(), Role::Vae),
+            ("boundary", self.boundary.is_some(), Role::Transformer),
+            ("loras", !self.loras.is_empty(), Role::Transformer),
+        ];
+        if let Some((name, ..)) = given.iter().find(|(_, is_given, of)| *is_given && *of != role) {
+            return Err(model(format!("{name}: is for other parts of a model: leave it out")));
+        }
+        match self.scaling_factor.filter(|factor| !factor.is_normal()) {
+            Some(factor) => Err(model(format!("scaling_factor: expected a number other than zero, not {factor}"))),
+            None => Ok(()),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Deserialize, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 enum Role {
@@ -49,12 +69,12 @@ enum Role {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct VaeFields {
-    width: u32,
-    height: u32,
+    width: NonZeroU32,
+    height: NonZeroU32,
     #[serde(default = "one_sample")]
-    frames: u32,
+    frames: NonZeroU32,
     #[serde(default = "one_sample")]
-    batch: u32,
+    batch: NonZeroU32,
     #[serde(default)]
     memory_limit: Option<u64>,
     #[serde(default)]
@@ -65,8 +85,8 @@ struct VaeFields {
     allows_blended: bool,
 }
 
-fn one_sample() -> u32 {
-    1
+fn one_sample() -> NonZeroU32 {
+    NonZeroU32::MIN
 }
 
 /// The request of a sample: from files, as the program's `sample` takes them, or of a size and
@@ -160,7 +180,7 @@ impl Model {
     #[new]
     fn new(py: Python<'_>, paths: Vec<PathBuf>, options: &str) -> PyResult<Self> {
         let options: Options = read("the options of a model", options, model)?;
-        py.detach(|| Self::open(paths, options))
+        detached(py, || Self::open(paths, options))
     }
 
     /// The part of a model that the files are: "vae", "video-vae", "transformer" or "text-encoder".
@@ -193,7 +213,7 @@ impl Model {
             Part::Transformer(_) => &["transformer", "unet"],
             Part::TextEncoders(_) => &["text_encoder"],
         };
-        py.detach(|| {
+        detached(py, || {
             let report = |path: &PathBuf| -> PyResult<Report> {
                 let file = Checkpoint::open_part(path, folders).map_err(model)?;
                 Ok(Report { file: file.path().display().to_string(), inspection: Inspection::of(&file) })
@@ -205,25 +225,25 @@ impl Model {
     /// A decode, priced on a device.
     fn decode(&self, py: Python<'_>, device: &Device, request: &str) -> PyResult<Quote> {
         let fields: VaeFields = fields(request)?;
-        py.detach(|| self.decode_quote(device, fields))
+        detached(py, || self.decode_quote(device, fields))
     }
 
     /// An encode, priced on a device.
     fn encode(&self, py: Python<'_>, device: &Device, request: &str) -> PyResult<Quote> {
         let fields: VaeFields = fields(request)?;
-        py.detach(|| self.encode_quote(device, fields))
+        detached(py, || self.encode_quote(device, fields))
     }
 
     /// A sample, priced on a device.
     fn denoise(&self, py: Python<'_>, device: &Device, request: &str) -> PyResult<Quote> {
         let fields: SampleFields = fields(request)?;
-        py.detach(|| self.sample_quote(device, fields))
+        detached(py, || self.sample_quote(device, fields))
     }
 
     /// Runs of prompts through each text encoder, priced on a device.
     fn text(&self, py: Python<'_>, device: &Device, request: &str) -> PyResult<Vec<Quote>> {
         let fields: TextFields = fields(request)?;
-        py.detach(|| self.text_quotes(device, fields))
+        detached(py, || self.text_quotes(device, fields))
     }
 }
 
@@ -242,8 +262,9 @@ impl VaeFields {
     }
 
     /// A side, in latent pixels.
-    fn latent(side: u32, scale: u32, name: &str) -> PyResult<i64> {
-        match side > 0 && side.is_multiple_of(scale) {
+    fn latent(side: NonZeroU32, scale: u32, name: &str) -> PyResult<i64> {
+        let side = side.get();
+        match side.is_multiple_of(scale) {
             true => Ok(i64::from(side / scale)),
             false => Err(model(format!("a {name} of {side} pixels: a multiple of {scale} was expected"))),
         }
@@ -268,9 +289,13 @@ impl Model {
             },
             None => role(first)?,
         };
+        options.check(role)?;
         let mut notes = Vec::new();
         let part = match role {
             Role::Vae => {
+                if let Some(other) = paths.get(1) {
+                    return Err(model(format!("{}: a VAE is one file or folder: leave it out", other.display())));
+                }
                 let family = options.family.as_deref().map(str::parse::<Family>).transpose().map_err(model)?;
                 let overrides = Overrides { family, scaling: options.scaling_factor, shift: options.shift_factor };
                 let path = tilewright_models::find_part(first, &VAE_FOLDERS).map_err(model)?;
@@ -307,22 +332,23 @@ impl Model {
         let scale = vae.spatial_scale();
         let height = VaeFields::latent(fields.height, scale, "height")?;
         let width = VaeFields::latent(fields.width, scale, "width")?;
-        let (batch, channels) = (i64::from(fields.batch), vae.latent_channels() as i64);
+        let (batch, channels) = (i64::from(fields.batch.get()), vae.latent_channels() as i64);
         let (basis, limit, objective) = (&device.basis, fields.limit(device), fields.objective());
         let quote = match vae {
-            VaeModel::Picture(_) if fields.frames != 1 => {
+            VaeModel::Picture(_) if fields.frames.get() != 1 => {
                 return Err(self.refused("it makes pictures: frames can't be asked for"));
             }
             VaeModel::Picture(file) => Priced::decode(basis, file, [batch, channels, height, width], limit, objective),
             VaeModel::Clip(file) => {
                 let temporal = vae.temporal_scale();
-                if fields.frames == 0 || !(fields.frames - 1).is_multiple_of(temporal) {
+                let later = fields.frames.get() - 1;
+                if !later.is_multiple_of(temporal) {
                     return Err(model(format!(
                         "{} frames: one more than a multiple of {temporal} was expected",
                         fields.frames
                     )));
                 }
-                let frames = i64::from((fields.frames - 1) / temporal + 1);
+                let frames = i64::from(later / temporal + 1);
                 Priced::decode_clips(basis, file, [batch, channels, frames, height, width], limit, objective)
             }
         };
@@ -332,7 +358,8 @@ impl Model {
 
     fn encode_quote(&self, device: &Device, fields: VaeFields) -> PyResult<Quote> {
         let (basis, limit, objective) = (&device.basis, fields.limit(device), fields.objective());
-        let VaeFields { width, height, frames, batch, .. } = fields;
+        let [width, height, frames, batch] =
+            [fields.width, fields.height, fields.frames, fields.batch].map(NonZeroU32::get);
         let quote = match self.vae()? {
             VaeModel::Picture(_) if frames != 1 => {
                 return Err(self.refused("it encodes pictures: frames can't be asked for"));
@@ -358,6 +385,17 @@ impl Model {
         };
         let (limit, objective) = (fields.memory_limit, fields.objective.unwrap_or(Objective::Balanced));
         let limit = limit.unwrap_or_else(|| device.basis.default_limit());
+        let of_conditioning = [
+            ("negative", !fields.negative.is_empty()),
+            ("latent", fields.latent.is_some()),
+            ("noise", fields.noise.is_some()),
+            ("mask", fields.mask.is_some()),
+        ];
+        if fields.conditioning.is_empty()
+            && let Some((name, _)) = of_conditioning.iter().find(|(_, is_given)| *is_given)
+        {
+            return Err(model(format!("{name}: goes with conditioning: give that, too, or text_tokens alone")));
+        }
         let outline = match fields.conditioning.is_empty() {
             true => transformer.outline_foreseen(&chosen(transformer, &fields)?, foreseen(transformer, &fields)?),
             false => transformer.outline(&asked(transformer, fields)?),
@@ -383,7 +421,6 @@ impl Model {
             convention: fields.convention,
             tokens: fields.text_tokens,
             embeddings: embeddings.as_ref(),
-            host: device.host.as_ref(),
             memory_limit: fields.memory_limit.unwrap_or_else(|| device.basis.default_limit()),
             objective: fields.objective.unwrap_or(Objective::Balanced),
         };
@@ -403,7 +440,7 @@ fn named<T: std::str::FromStr>(name: Option<&str>) -> PyResult<Option<T>>
 where
     T::Err: std::fmt::Display,
 {
-    name.map(str::parse).transpose().map_err(model)
+    name.map(str::parse).transpose().map_err(|error: T::Err| model(error.to_string()))
 }
 
 /// The request of a size, and the model's defaults, as `tilewright generate` asks.

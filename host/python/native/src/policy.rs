@@ -19,7 +19,7 @@ use crate::{
     answer::{json, read},
     costs::CalledCosts,
     decision::{Decision, IntoAnyRecord},
-    errors,
+    errors::{self, detached},
     quote::{CostsOf, Quote},
 };
 
@@ -197,11 +197,11 @@ impl Policy {
         if let Some(quote) = quote {
             let of_another = || errors::policy(format!("the prices are no {}'s", asked.stage));
             let costs = quote.get().costs_of().ok_or_else(of_another)?;
-            return Ok(py.detach(|| self.record(&asked, costs)));
+            return detached(py, || Ok(self.record(&asked, costs)));
         }
         let called = Arc::new(CalledCosts::new(costs.map(Bound::unbind)));
-        let decision = py.detach(|| self.record(&asked, called.clone()));
-        called.raised().map_or(Ok(decision), Err)
+        let decision = detached(py, || Ok(self.record(&asked, called.clone())));
+        called.raised().map_or(decision, Err)
     }
 
     fn record<W: Work>(&self, asked: &Asked<W>, costs: Arc<dyn CostModel<W>>) -> Decision
@@ -239,7 +239,7 @@ impl Policy {
         let asked = self.read::<W>(question)?;
         let plan = read("the plan", plan, errors::policy)?;
         let outcome = read("the outcome", outcome, errors::policy)?;
-        let report = py.detach(|| self.lock().learn(&asked.question(None), &plan, &outcome));
+        let report = detached(py, || Ok(self.lock().learn(&asked.question(None), &plan, &outcome)))?;
         Ok(report.failure.map(|failure| failure.to_string()))
     }
 }
@@ -275,7 +275,7 @@ impl Policy {
         settings: Vec<(String, String)>,
         memory_bytes: Option<usize>,
     ) -> PyResult<Self> {
-        py.detach(|| {
+        detached(py, || {
             let module = Module::find(policy, memory_bytes)?;
             let loaded = module.load()?;
             let admission = Admission { require_checked: module.require_checked };
@@ -307,7 +307,7 @@ impl Policy {
     #[staticmethod]
     #[pyo3(signature = (policy, settings, seed=None))]
     fn check(py: Python<'_>, policy: &str, settings: Vec<(String, String)>, seed: Option<u32>) -> PyResult<String> {
-        py.detach(|| {
+        detached(py, || {
             let module = Module::find(policy, None)?;
             let verdict = match &module.bytes {
                 Some(bytes) => tilewright_gate::check_module(&module.host, policy, bytes, &settings, seed),

@@ -11,7 +11,7 @@ use tilewright_prices::{Priced, Quote as PricedQuote};
 use crate::{
     answer::{Price, json, read},
     decision::{Decision, IntoAnyRecord},
-    errors,
+    errors::{self, detached},
     policy::Policy,
 };
 
@@ -149,17 +149,17 @@ impl Quote {
 
     /// The prices of a JSON list of plans, as a JSON list of `{"cost": …}` or `{"error": …}`.
     fn estimate(&self, py: Python<'_>, plans: &str) -> PyResult<String> {
-        py.detach(|| of_quote!(&self.of, quote => estimate(quote, plans)))
+        detached(py, || of_quote!(&self.of, quote => estimate(quote, plans)))
     }
 
     /// The time of each layer by a plan, of a sample that of a step, as JSON.
     fn layers(&self, py: Python<'_>, plan: &str) -> PyResult<String> {
-        py.detach(|| of_quote!(&self.of, quote => layers(quote, plan)))
+        detached(py, || of_quote!(&self.of, quote => layers(quote, plan)))
     }
 
     /// The same request with what a history's file has of its like.
     fn with_history(&self, py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        py.detach(|| {
+        detached(py, || {
             let of = match &self.of {
                 AnyQuote::Vae(quote) => AnyQuote::Vae(remember(quote, &path, &self.fingerprint)?),
                 AnyQuote::Denoise(quote) => AnyQuote::Denoise(remember(quote, &path, &self.fingerprint)?),
@@ -172,6 +172,6 @@ impl Quote {
     /// Decides; `attempts` are a JSON list of plans that failed, and why.
     #[pyo3(signature = (policy, attempts=None))]
     pub fn decide(&self, py: Python<'_>, policy: &Policy, attempts: Option<&str>) -> PyResult<Decision> {
-        py.detach(|| of_quote!(&self.of, quote => decide(quote, &mut policy.lock(), attempts)))
+        detached(py, || of_quote!(&self.of, quote => decide(quote, &mut policy.lock(), attempts)))
     }
 }

@@ -67,7 +67,6 @@ impl Execution<'_> {
             convention,
             tokens: stored.request.text_tokens.or(text.tokens),
             embeddings: None,
-            host: None,
             memory_limit: self.memory_limit().bytes,
             objective: self.objective(),
         };
