@@ -2,11 +2,13 @@
 //! before it, can be run again safely, and may be interrupted at any point.
 
 mod bundle;
+mod crates;
 mod device_day;
 mod downloads;
 mod judge;
 mod languages;
 mod libtorch;
+mod notices;
 mod policies;
 mod program;
 mod project;

@@ -18,8 +18,8 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use self::{commit::Commit, sbom::Graph, signatures::Signer};
-use crate::project::Project;
+use self::{commit::Commit, signatures::Signer};
+use crate::{crates::Graph, project::Project};
 
 /// The version of the release: that of the workspace.
 const VERSION: &str = env!("CARGO_PKG_VERSION");

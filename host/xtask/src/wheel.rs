@@ -15,7 +15,14 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use sha2::{Digest, Sha256};
 use zip::{CompressionMethod, DateTime, ZipWriter, write::SimpleFileOptions};
 
-use crate::{libtorch, project::Project, tools};
+use crate::{crates::Graph, libtorch, notices, project::Project, tools};
+
+/// Both wheels' names, as in `Name:`.
+pub const LIBRARY: &str = "tilewright";
+pub const ENGINE: &str = "tilewright-engine";
+
+/// The notices of what others have made and is in the wheels.
+const NOTICES: &str = "THIRD-PARTY";
 
 /// The C library that the program needs at least, as 2.N; `auditwheel show` says the same.
 const C_LIBRARY: u32 = 34;
@@ -48,7 +55,7 @@ impl Wheel {
         let fields = fields.join("\n");
         let metadata = format!(
             "Metadata-Version: 2.4\nName: {}\nVersion: {version}\nLicense-Expression: Apache-2.0 OR MIT\n\
-             License-File: LICENSE-APACHE\nLicense-File: LICENSE-MIT\nRequires-Python: >=3.10\n\
+             License-File: LICENSE-APACHE\nLicense-File: LICENSE-MIT\nLicense-File: {NOTICES}\nRequires-Python: >=3.10\n\
              Classifier: Operating System :: POSIX :: Linux\n{fields}\n\
              Description-Content-Type: text/markdown\n\n{readme}",
             name.replace('_', "-")
@@ -78,6 +85,11 @@ impl Wheel {
             }
         }
         Ok(())
+    }
+
+    fn with_notices(mut self, notices: &str) -> Self {
+        self.add(format!("{}/licenses/{NOTICES}", self.info()), notices.as_bytes().to_vec(), false);
+        self
     }
 
     fn info(&self) -> String {
@@ -128,12 +140,19 @@ fn record_line(path: &str, bytes: &[u8]) -> String {
 /// Builds both wheels into a folder.
 pub fn build(project: &Project, folder: &Path) -> Result<()> {
     let time = commit_time(project)?;
-    let native = compile(project, "tilewright-python")?.join("lib_native.so");
-    let program = compile(project, "tilewright-cli")?.join("tilewright");
+    let notices = notices::of(&project.root, &Graph::read(project)?)?;
+    let native = compile(project, "tilewright-python", "lib_native.so")?;
+    let program = compile(project, "tilewright-cli", "tilewright")?;
     fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-    library(project, fs::read(&native)?)?.write(folder, time)?;
-    engine(project, fs::read(&program)?)?.write(folder, time)?;
+    library(project, native)?.with_notices(&notices).write(folder, time)?;
+    engine(project, program)?.with_notices(&notices).write(folder, time)?;
     Ok(())
+}
+
+/// The folders of this machine whose names are in a file.
+fn folders_in(bytes: &[u8], folders: &[(PathBuf, &'static str)]) -> Vec<String> {
+    let names = folders.iter().map(|(folder, _)| folder.display().to_string());
+    names.filter(|name| bytes.windows(name.len()).any(|window| window == name.as_bytes())).collect()
 }
 
 /// The wheel of the Python package, with its native module.
@@ -183,9 +202,9 @@ fn engine(project: &Project, program: Vec<u8>) -> Result<Wheel> {
     Ok(wheel)
 }
 
-/// Compiles a package for any machine, so that no path of this one is in it. Returns the folder of
-/// what was made.
-fn compile(project: &Project, package: &str) -> Result<PathBuf> {
+/// Compiles a package for any machine, so that no path of this one is in it. Returns the file that
+/// was made.
+fn compile(project: &Project, package: &str, file: &str) -> Result<Vec<u8>> {
     tools::say(&format!("compiling {package} for wheels (the first time takes about ten minutes on two cores)"));
     let target = project.target().join("wheel");
     let hidden = project.hidden_folders();
@@ -197,7 +216,12 @@ fn compile(project: &Project, package: &str) -> Result<PathBuf> {
     cargo.env("CFLAGS", cpp.join(" ")).env("CXXFLAGS", cpp.join(" "));
     cargo.env("TILEWRIGHT_RUN_PATH", RUN_PATH).env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
     tools::run(&mut cargo)?;
-    Ok(target.join("release"))
+    let made = target.join("release").join(file);
+    let bytes = fs::read(&made).with_context(|| made.display().to_string())?;
+    match folders_in(&bytes, &hidden).first() {
+        Some(folder) => bail!("{}: names {folder}, a folder of this machine, which no wheel may", made.display()),
+        None => Ok(bytes),
+    }
 }
 
 /// The time of the last commit, in UTC: that of every file in the wheels.
@@ -223,6 +247,13 @@ mod tests {
         // sha256 of nothing, in base64 for URLs without padding.
         assert_eq!(record_line("a", b""), "a,sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU,0");
         assert!(record_line("a,\"b", b"x").starts_with("\"a,\"\"b\",sha256="));
+    }
+
+    #[test]
+    fn folders_of_this_machine_are_found() {
+        let folders = [(PathBuf::from("/home/a/.cargo"), "/cargo"), (PathBuf::from("/b"), ".")];
+        assert_eq!(folders_in(b"\0at /home/a/.cargo/registry/x.rs\0", &folders), ["/home/a/.cargo"]);
+        assert!(folders_in(b"at /cargo/registry/x.rs", &folders).is_empty());
     }
 
     #[test]

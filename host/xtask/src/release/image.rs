@@ -2,11 +2,8 @@
 
 use anyhow::{Context, Result};
 
-use super::{
-    VERSION,
-    commit::Commit,
-    wheels::{ENGINE, LIBRARY, Wheel},
-};
+use super::{VERSION, commit::Commit, wheels::Wheel};
+use crate::wheel::{ENGINE, LIBRARY};
 
 /// The recipe, with places for what is another in each release.
 const TEMPLATE: &str = include_str!("Containerfile");

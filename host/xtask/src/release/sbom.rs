@@ -1,16 +1,13 @@
 //! The bill of materials, CycloneDX 1.6 in JSON: every crate that the wheels' programs are built
 //! of, the wheels, and what these need of Python.
 
-mod graph;
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-pub use self::graph::Graph;
-use self::graph::{Crate, Key};
 use super::{VERSION, checksums, commit::Commit, wheels::Wheel};
+use crate::crates::{Crate, Graph, Key};
 
 /// The document for these crates and wheels.
 pub fn document(commit: &Commit, graph: &Graph, wheels: &[Wheel]) -> String {

@@ -49,7 +49,7 @@ fn small_graph() -> Graph {
     let key = ("tilewright-cli".to_owned(), VERSION.to_owned());
     let mut graph = Graph::default();
     graph.crates.entry(key.clone()).or_default();
-    graph.roots.entry(wheels::ENGINE.into()).or_default().insert(key);
+    graph.roots.entry(crate::wheel::ENGINE.into()).or_default().insert(key);
     graph
 }
 

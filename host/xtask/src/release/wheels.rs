@@ -6,10 +6,7 @@ use anyhow::{Context, Result, bail};
 use zip::ZipArchive;
 
 use super::{VERSION, checksums, names};
-
-/// Both wheels' names, as in `Name:`.
-pub const LIBRARY: &str = "tilewright";
-pub const ENGINE: &str = "tilewright-engine";
+use crate::wheel::{ENGINE, LIBRARY};
 
 /// A wheel.
 pub struct Wheel {

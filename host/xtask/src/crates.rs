@@ -7,6 +7,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    path::{Path, PathBuf},
     process::Command,
 };
 
@@ -15,8 +16,8 @@ use serde_json::Value;
 
 use crate::{
     project::Project,
-    release::wheels::{ENGINE, LIBRARY},
     tools, wasm,
+    wheel::{ENGINE, LIBRARY},
 };
 
 /// The package of the program.
@@ -28,7 +29,7 @@ const PYTHON: &str = "pyo3";
 /// A crate's name and version.
 pub type Key = (String, String);
 
-/// The crates of a release.
+/// The crates of the wheels.
 #[derive(Default)]
 pub struct Graph {
     /// The crates that are built for a wheel, by the wheel's name.
@@ -48,6 +49,8 @@ pub struct Crate {
     pub is_linked: bool,
     /// True if it has a program.
     pub is_program: bool,
+    /// The folder of its files on this machine.
+    pub folder: PathBuf,
     /// The crates that it needs to run or to be built.
     pub needs: BTreeSet<Key>,
 }
@@ -98,6 +101,7 @@ impl Graph {
             let part = self.crates.entry(key.clone()).or_default();
             part.license = package["license"].as_str().map(str::to_owned);
             part.checksum = checksums.get(&key).cloned();
+            part.folder = Path::new(text(&package["manifest_path"])).parent().unwrap_or(Path::new("")).to_owned();
             part.is_program = has_kind(package, "bin");
             part.needs.extend(needs.filter(|key| used.contains(key)));
             found.insert(key);
