@@ -16,9 +16,10 @@ EXAMPLES = ROOT / "examples"
 # Nothing that the user has is read or written.
 os.environ["TILEWRIGHT_HISTORY"] = "off"
 os.environ.setdefault("TILEWRIGHT_PROGRAM", str(ROOT / "target" / "debug" / "tilewright"))
-# Where `cargo xtask test` has not laid the package out, its sources are tested.
-if "tilewright" not in {path.name for folder in sys.path if folder for path in Path(folder).glob("tilewright")}:
-    sys.path.insert(0, str(ROOT / "host" / "python"))
+# `python -m pytest` puts the sources first, which have no native module: they are tested where `cargo xtask test` has not
+# laid the package out.
+SOURCES = str(ROOT / "host" / "python")
+sys.path[:] = [*(folder for folder in sys.path if folder != SOURCES), SOURCES]
 
 import tilewright  # noqa: E402
 from tilewright.engine import Model  # noqa: E402

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +31,30 @@ def run(
     return subprocess.run(whole, capture_output=True, text=True, env=variables, check=False)
 
 
+def pytorch(site: Path, version: str) -> None:
+    """A PyTorch, as far as the command looks at it."""
+    (site / "torch" / "lib").mkdir(parents=True)
+    (site / "torch" / "lib" / "libtorch.so").write_text("a library")
+    lines = f"from typing import Optional\n\n__version__ = '{version}'\ndebug = False\n"
+    (site / "torch" / "version.py").write_text(lines)
+
+
+def private(data: Path, name: str = "0.1.3-torch2.11-cpu", torch: str | None = "2.11.0+cpu") -> Path:
+    """The folder of packages of a private environment that is in use."""
+    environment = data / "tilewright" / "engines" / name
+    site = environment / "lib" / "python3.12" / "site-packages"
+    installed(site, name.partition("-")[0], torch=torch)
+    (environment.parent / "current").symlink_to(name)
+    return site
+
+
+def error_of(said: subprocess.CompletedProcess[str], status: int = 2) -> str:
+    """The one line of an error."""
+    assert (said.returncode, said.stdout) == (status, ""), said
+    assert said.stderr.startswith("error: ") and said.stderr.count("\n") == 1 and said.stderr.endswith("\n"), said
+    return said.stderr
+
+
 def installed(site: Path, *records: str, torch: str | None = "2.11.0+cpu") -> Path:
     """A program as a wheel puts it into a folder of packages, beside a PyTorch."""
     program = site / "tilewright_engine" / "bin" / "tilewright"
@@ -36,8 +62,7 @@ def installed(site: Path, *records: str, torch: str | None = "2.11.0+cpu") -> Pa
     program.write_text(PROGRAM)
     program.chmod(0o755)
     if torch is not None:
-        (site / "torch").mkdir()
-        (site / "torch" / "version.py").write_text(f"from typing import Optional\n\n__version__ = '{torch}'\ndebug = False\n")
+        pytorch(site, torch)
     for record in records:
         (site / f"tilewright_engine-{record}.dist-info").mkdir()
     return program
@@ -57,9 +82,7 @@ def test_it_is_the_text_of_the_program(tmp_path: Path) -> None:
 
 
 def test_a_private_environment_has_its_own_version(tmp_path: Path) -> None:
-    environment = tmp_path / "tilewright" / "engines" / "0.1.3-torch2.11-cpu"
-    installed(environment / "lib" / "python3.12" / "site-packages", "0.1.3")
-    (tmp_path / "tilewright" / "engines" / "current").symlink_to(environment.name)
+    private(tmp_path)
     assert run("--version", XDG_DATA_HOME=str(tmp_path)).stdout == "tilewright 0.1.3\n"
 
 
@@ -90,35 +113,181 @@ def test_a_missing_program_is_one_line(tmp_path: Path) -> None:
     ]
     for environment, words in cases:
         for arguments in (["--version"], ["decode"]):
-            said = run(*arguments, site=None, command=COMMAND, **environment)
-            assert (said.returncode, said.stdout) == (2, "") and said.stderr.count("\n") == 1
-            assert said.stderr.startswith("error: ") and words in said.stderr
+            assert words in error_of(run(*arguments, site=None, command=COMMAND, **environment))
     broken = installed(tmp_path)
     broken.write_text("no program")
     said = run("decode", site=tmp_path)
     assert (said.returncode, said.stderr) == (2, f"error: {broken}: Exec format error\n")
 
 
-@pytest.mark.parametrize(("torch", "found"), [("2.15.0+cu132", "2.15.0+cu132 is beside it"), (None, "there is none")])
+@pytest.mark.parametrize(("torch", "found"), [("2.15.0+cu132", "2.15.0+cu132 is there"), (None, "there is none")])
 def test_another_pytorch_beside_the_program_is_one_line(tmp_path: Path, torch: str | None, found: str) -> None:
     installed(tmp_path / "site", VERSION, torch=torch)
     for arguments in (["--version"], ["decode"]):
-        said = run(*arguments, site=tmp_path / "site")
-        assert (said.returncode, said.stdout) == (2, "") and said.stderr.count("\n") == 1
-        assert "needs PyTorch 2.11" in said.stderr and found in said.stderr and "engine install" in said.stderr
+        line = error_of(run(*arguments, site=tmp_path / "site"))
+        assert f"error: {tmp_path / 'site'}: the program needs PyTorch 2.11" in line and found in line
+        assert "tilewright engine install" in line
+        # Nobody's PyTorch is to be replaced.
+        assert ("install torch==" in line) == (torch is None) and "tilewright[engine]" not in line
     # A private environment serves, whatever is beside the first one.
-    environment = tmp_path / "data" / "tilewright" / "engines" / "0.1.3-torch2.11-cpu"
-    installed(environment / "lib" / "python3.12" / "site-packages", "0.1.3")
-    (environment.parent / "current").symlink_to(environment.name)
+    private(tmp_path / "data")
     there = str(tmp_path / "data")
     assert run("--version", site=tmp_path / "site", XDG_DATA_HOME=there).stdout == "tilewright 0.1.3\n"
 
 
+def test_a_pytorch_in_another_folder_does_not_serve(tmp_path: Path) -> None:
+    installed(tmp_path / "site", VERSION, torch=None)
+    pytorch(tmp_path / "system", "2.11.0+cpu")
+    more = f"{ROOT / 'host' / 'python'}{os.pathsep}{tmp_path / 'site'}{os.pathsep}{tmp_path / 'system'}"
+    line = error_of(run("decode", PYTHONPATH=more))
+    assert f"2.11 beside it, and 2.11.0+cpu is in {tmp_path / 'system'}" in line and "engine install" in line
+
+
+@pytest.mark.parametrize(
+    ("torch", "replaces"), [(None, False), ("2.11.0+cpu", False), ("2.15.0+cu132", True), ("2.1.2", True)]
+)
+def test_no_advice_replaces_a_pytorch(tmp_path: Path, torch: str | None, replaces: bool) -> None:
+    if torch is not None:
+        pytorch(tmp_path, torch)
+    for arguments in (["--help"], []):
+        line = error_of(run(*arguments, site=tmp_path))
+        assert "the program is not installed here" in line
+        assert "tilewright engine install" in line and "tilewright engine --help" in line
+        assert ("pip install" not in line) == replaces
+        assert not replaces or (str(torch) in line and str(tmp_path) in line)
+
+
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [
+        ("lib/python3.12/site-packages/tilewright_engine", "its program is gone"),
+        ("lib/python3.12/site-packages/torch", "its PyTorch is gone"),
+        ("lib/python3.12/site-packages/torch/lib/libtorch.so", "its PyTorch is gone"),
+        ("lib", "its packages are gone"),
+    ],
+)
+def test_a_damaged_private_environment_is_named(tmp_path: Path, lost: str, words: str) -> None:
+    private(tmp_path)
+    path = tmp_path / "tilewright" / "engines" / "0.1.3-torch2.11-cpu" / lost
+    path.rename(tmp_path / "lost")
+    line = error_of(run("decode", XDG_DATA_HOME=str(tmp_path)))
+    assert words in line and "0.1.3-torch2.11-cpu is damaged" in line
+    assert "tilewright engine remove 0.1.3-torch2.11-cpu and tilewright engine install" in line
+
+
+def test_another_pytorch_in_a_private_environment_is_damage(tmp_path: Path) -> None:
+    private(tmp_path, torch="2.12.0+cpu")
+    line = error_of(run("decode", XDG_DATA_HOME=str(tmp_path)))
+    assert "is damaged: its PyTorch is 2.12.0+cpu, and the program needs 2.11" in line
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Path:
+    """The script that pip makes of the command."""
+    script = tmp_path / "bin" / "tilewright"
+    script.parent.mkdir()
+    script.write_text(f"#!{sys.executable}\n{COMMAND}\n")
+    script.chmod(0o755)
+    return script
+
+
+@pytest.mark.parametrize("way", ["exec {command}", "{command}"], ids=["exec", "child"])
+@pytest.mark.parametrize("is_direct", [True, False], ids=["direct", "wrapped"])
+def test_a_program_that_leads_back_is_refused(tmp_path: Path, command: Path, way: str, is_direct: bool) -> None:
+    wrapper = tmp_path / "wrapper"
+    wrapper.write_text(f'#!/bin/sh\n{way.format(command=command)} "$@"\n')
+    wrapper.chmod(0o755)
+    named = command if is_direct else wrapper
+    line = error_of(run("decode", TILEWRIGHT_PROGRAM=str(named)))
+    assert line.startswith(f"error: TILEWRIGHT_PROGRAM: {named}: is this command itself")
+
+
+def test_a_wrapper_that_ends_in_the_program_works(tmp_path: Path, command: Path) -> None:
+    program = installed(tmp_path / "site", VERSION)
+    wrapper = tmp_path / "wrapper"
+    ways = (f"exec {program}", f"unset TILEWRIGHT_PROGRAM\nexec {command}", f"TILEWRIGHT_PROGRAM={program} {command}")
+    for way in ways:
+        wrapper.write_text(f'#!/bin/sh\n{way} "$@"\n')
+        wrapper.chmod(0o755)
+        said = run("decode", site=tmp_path / "site", TILEWRIGHT_PROGRAM=str(wrapper))
+        assert (said.stdout, said.stderr) == ("started: decode\n", "")
+    # The program may run the command in its turn.
+    outer = tmp_path / "outer"
+    outer.write_text(f"#!/bin/sh\nTILEWRIGHT_PROGRAM={wrapper} {command} inner\n")
+    outer.chmod(0o755)
+    assert run("decode", site=tmp_path / "site", TILEWRIGHT_PROGRAM=str(outer)).stdout == "started: inner\n"
+
+
+def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
+    installed(tmp_path, VERSION)
+    environment = {"PYTHONPATH": f"{ROOT / 'host' / 'python'}{os.pathsep}{tmp_path}", "XDG_DATA_HOME": "/nowhere"}
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open("/dev/full", "wb") as full, os.fdopen(writing, "wb") as pipe:
+        for output, status, line in ((pipe, 0, ""), (full, 1, "error: standard output: No space left on device\n")):
+            for arguments in (["--version"], ["engine", "--version"], ["engine", "list"], ["engine", "--help"]):
+                said = subprocess.run(
+                    [sys.executable, "-c", COMMAND, *arguments], stdout=output, stderr=subprocess.PIPE, text=True,
+                    env=environment, check=False,
+                )  # fmt: skip
+                assert (said.returncode, said.stderr) == (status, line), arguments
+    closed = ["/bin/sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-c", COMMAND]
+    for arguments in (["--version"], ["engine", "--version"], ["engine", "list"]):
+        said = subprocess.run([*closed, *arguments], stderr=subprocess.PIPE, text=True, env=environment, check=False)
+        assert (said.returncode, said.stderr) == (0, ""), arguments
+
+
+def test_the_package_is_a_command_too(tmp_path: Path) -> None:
+    installed(tmp_path, VERSION)
+    environment = {"PYTHONPATH": f"{ROOT / 'host' / 'python'}{os.pathsep}{tmp_path}"}
+    for arguments, output in (
+        (["--version"], f"tilewright {VERSION}\n"),
+        (["decode"], "started: decode\n"),
+        (["engine", "--version"], f"tilewright (Python package) {VERSION}\n"),
+    ):
+        whole = [sys.executable, "-m", "tilewright", *arguments]
+        said = subprocess.run(whole, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+        assert (said.returncode, said.stdout, said.stderr) == (0, output, "")
+
+
+def test_an_interrupt_while_modules_load_is_no_traceback() -> None:
+    code = f"""
+import builtins, os, signal
+# What a shell starts in the background ignores it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+load = builtins.__import__
+def interrupted(name, *more):
+    if name == "argparse":
+        os.kill(os.getpid(), {int(signal.SIGINT)})
+    return load(name, *more)
+builtins.__import__ = interrupted
+{COMMAND}
+"""
+    said = run("engine", "list", command=code)
+    assert (said.returncode, said.stdout, said.stderr) == (130, "", "error: interrupted\n")
+
+
+def test_an_older_python_is_told(tmp_path: Path) -> None:
+    first = ROOT / "host" / "python" / "tilewright" / "__init__.py"
+    ast.parse(first.read_text(), feature_version=(3, 7))
+    older = "import sys; sys.version_info = (3, 9, 18, 'final', 0)"
+    words = "tilewright needs Python 3.10 or later, and this is 3.9: "
+    said = run(command=f"{older}\ntry: import tilewright\nexcept ImportError as error: print(error)")
+    assert said.stdout.startswith(words) and said.stdout.count("\n") == 1 and said.stderr == ""
+    script = tmp_path / "tilewright"
+    script.write_text(f"{older}\n{COMMAND}\n")
+    environment = {"PYTHONPATH": str(ROOT / "host" / "python")}
+    whole = [sys.executable, str(script), "decode"]
+    said = subprocess.run(whole, capture_output=True, text=True, env=environment, check=False)
+    assert words in error_of(said)
+
+
 def test_only_what_python_has_loaded_is_imported(tmp_path: Path) -> None:
     installed(tmp_path, VERSION)
+    # Python is built with errno in it: that is no file to read.
     code = (
         "import sys, json; before = set(sys.modules); from tilewright._command import main; main();"
-        "sys.stdout.write(json.dumps(sorted(set(sys.modules) - before - {'__future__'})))"
+        "sys.stdout.write(json.dumps(sorted(set(sys.modules) - before - {'__future__', 'errno'})))"
     )
     said = run("--version", site=tmp_path, command=f"import json; {code}")
     modules = json.loads(said.stdout.splitlines()[1])

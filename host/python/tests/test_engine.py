@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -126,8 +129,17 @@ def test_models_are_added_while_it_runs(fresh: tilewright.Engine) -> None:
     fresh.start()
     fresh.add_model("again", {"vae": EXAMPLES / "models" / "flux-tiny" / "ae.safetensors"})
     assert "again" in {model.name for model in fresh.models()}
-    with pytest.raises(tilewright.RequestError, match="missing"):
-        fresh.add_model("wrong", {"vae": "missing.safetensors"})
+    for wrong, words in [
+        ({"vae": "missing.safetensors"}, "^missing.safetensors: is not there"),
+        ({"invented": 1}, "^unknown field `invented`, expected one of `model`"),
+    ]:
+        with pytest.raises(tilewright.RequestError, match=words):
+            fresh.add_model("wrong", wrong)
+    with pytest.raises(tilewright.RequestError, match=r"^'a.nb' is no name"):
+        fresh.add_model("a\nb", VAE)
+    with pytest.raises(TypeError, match="'wrong': expected str or PathLike or Mapping, not NoneType"):
+        fresh.add_model("wrong", None)  # type: ignore[arg-type]
+    assert {model.name for model in fresh.models()} == {*MODELS, "again"}
     assert fresh.decode(LATENT, model="again").result()
 
 
@@ -187,6 +199,57 @@ def test_a_crash_is_an_exception_and_the_next_call_goes_on(fresh: tilewright.Eng
     assert job.state.state == "done"
 
 
+def test_a_program_that_is_asked_to_end_has_ended(fresh: tilewright.Engine) -> None:
+    sample: api.SampleOptions = {"width": 256, "height": 256, "steps": 5000, "seed": 1}
+    jobs = [fresh.generate("a cat", model="shapes", sample=sample) for _ in range(2)]
+
+    async def wait() -> None:
+        async with tilewright.AsyncClient(fresh) as client:
+            job = await client.job(jobs[1].id)
+            async with contextlib.aclosing(job.events()) as events:
+                await anext(events)
+                waiting.append("async")
+                async for _ in events:
+                    pass
+
+    def events() -> None:
+        followed = jobs[0].events()
+        next(followed)
+        waiting.append("threads")
+        list(followed)
+
+    waiting: list[str] = []
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(events), pool.submit(asyncio.run, wait())]
+        while len(waiting) < 2:
+            assert not any(call.done() for call in calls)
+            time.sleep(0.01)
+        first = fresh.pid
+        assert first is not None
+        os.kill(first, signal.SIGTERM)
+        for call in calls:
+            with pytest.raises(tilewright.ProgramEnded, match="the program (was )?ended"):
+                call.result()
+    assert fresh.models() and fresh.is_ready() and fresh.pid not in (None, first) and not lives(first)
+    for job in jobs:
+        assert job.refresh().state in ("queued", "running")
+        job.cancel()
+
+
+def test_what_is_submitted_while_it_ends_is_not_lost(fresh: tilewright.Engine) -> None:
+    job = fresh.generate("a cat", model="shapes", sample={"width": 256, "height": 256, "steps": 5000})
+    next(job.events())
+    first = fresh.pid
+    assert first is not None
+    os.kill(first, signal.SIGTERM)
+    # Until it has noticed, it takes jobs.
+    while fresh.pid == first:
+        with contextlib.suppress(tilewright.ProgramEnded):
+            fresh.decode(LATENT, model="picture").cancel()
+    assert job.refresh().state in ("queued", "running")
+    job.cancel()
+
+
 def test_a_crash_is_an_exception_in_a_loop(fresh: tilewright.Engine) -> None:
     async def crashed() -> None:
         async with tilewright.AsyncClient(fresh) as client:
@@ -241,13 +304,20 @@ def test_nothing_is_left_of_a_folder_that_is_half_made() -> None:
         place.await_nothing()
 
 
-def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_does_not_serve_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    monkeypatch.setattr(module.tempfile, "gettempdir", lambda: str(tmp_path / "missing"))
-    engine = tilewright.Engine(device="cpu")
-    with pytest.raises(tilewright.ProgramError, match="missing: No such file or directory: name a folder .* in TMPDIR$"):
-        engine.start()
-    assert engine.pid is None and engine.connection.folder is None
+    with tempfile.TemporaryDirectory() as place:
+        long = Path(place) / ("long" * 30)
+        long.mkdir()
+        for folder, words in [
+            (Path(place) / "missing", "missing: No such file or directory: name a folder .* in TMPDIR$"),
+            (long, "a socket's path would have 1[0-9][0-9] bytes there, of 107 .* name a shorter folder in TMPDIR$"),
+        ]:
+            monkeypatch.setattr(module.tempfile, "gettempdir", lambda folder=folder: str(folder))
+            engine = tilewright.Engine(device="cpu")
+            with pytest.raises(tilewright.ProgramError, match=words):
+                engine.start()
+            assert engine.pid is None and engine.connection.folder is None
 
 
 def test_what_waits_when_it_is_closed_ends(fresh: tilewright.Engine) -> None:
@@ -330,6 +400,11 @@ def test_bad_starts_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(tilewright.ProgramError, match=f"{binary}: .*Exec format error|{binary}: cannot execute|{binary}: .*yntax"):
         tilewright.Engine(program=binary).start()
     for text, words in [
+        ("echo all is well", f"^{tmp_path}/program: all is well$"),
+        ("echo not at all >&2; exit 3", f"^{tmp_path}/program: not at all$"),
+        (r"printf 'error: the \033[31m sky\r\n' >&2; exit 3", r"^the .x1b.31m sky$"),
+        ("kill -40 $$", f"^{tmp_path}/program: it ended by signal 40 before it listened$"),
+        ("exec >&-; exit 4", "said nothing"),
         ("echo tilewright 9.9.0", "is version 9.9.0, and this package 0.1.0"),
         ("echo 'error: no libtorch 2.11 is here' >&2; exit 2", "no libtorch 2.11 is here"),
         ("exit 1", "program: it ended before it listened, and said nothing"),
@@ -393,5 +468,84 @@ def test_what_runs_has_to_be_of_the_same_version(tmp_path: Path) -> None:
 
 
 def test_a_model_that_is_missing_is_said() -> None:
-    with pytest.raises(tilewright.ProgramError, match="missing"):
-        tilewright.Engine({"a": "missing"}, device="cpu").start()
+    for name in ("/missing", "missing"):
+        with pytest.raises(tilewright.ProgramError, match=f"^{name}: no such file"):
+            tilewright.Engine({"a": name}, device="cpu").start()
+
+
+def test_the_reason_of_an_end_is_an_error(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    for said, reason in [
+        ("2026-11-30T02:30:48Z  INFO tilewright: listening", ""),
+        ("2026-11-30T02:30:48Z ERROR tilewright: on fire\n2026-11-30T02:30:48Z  INFO tilewright: ending", ": .*ERROR.*on fire"),
+        ("error: on fire", ": on fire"),
+    ]:
+        answer = SERVICE.format(python=sys.executable, body=b'{"status": "alive", "version": "0.1.0"}')
+        dies = f"if self.path != '/healthz':\n            print({said!r}, file=sys.stderr, flush=True); os._exit(3)"
+        program.write_text(answer.replace("        body =", f"        {dies}\n        body ="))
+        program.chmod(0o755)
+        with tilewright.Engine(program=program) as engine:
+            words = f"^the program ended with status 3 in the middle of a request{reason}$"
+            with pytest.raises(tilewright.ProgramEnded, match=words):
+                engine.models()
+
+
+def test_what_a_program_says_is_no_matter_before_it_listens(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    answer = SERVICE.format(python=sys.executable, body=b'{"status": "alive", "version": "0.1.0"}')
+    program.write_text(answer.replace('    print("listening', '    print("loading")\n    print("listening'))
+    program.chmod(0o755)
+    with tilewright.Engine(program=program) as engine:
+        assert engine.pid is not None
+
+
+def test_a_configuration_is_merged_and_stays_private() -> None:
+    config = {
+        "server": {"limits": {"queue": 3}, "hosts": ["a.example"]},
+        "devices": {"main": {"threads": 1}, "other": {"device": "cpu", "memory-limit": "2GiB"}},
+        "policies": {"lean": {"source": "fixed"}},
+        "routes": [{"name": "lean", "policy": "lean", "model": ["named"]}, {"name": "rest", "policy": "own"}],
+        "models": {"named": {"vae": str(VAE)}},
+    }
+    others: dict[str, Any] = {"device": "cpu", "memory_limit": 3 * 2**30, "settings": {"min_tile": 128}}
+    with tilewright.Engine({"picture": {"vae": VAE}}, config=config, **others) as engine:
+        assert {model.name for model in engine.models()} == {"named", "picture"}
+        assert {device.name: device.memory_limit_bytes for device in engine.devices()} == {"main": 3 * 2**30, "other": 2**31}
+        assert {policy.name for policy in engine.policies()} == {"own", "lean"}
+        assert engine.policy("own").in_force.settings["min-tile"] == 128
+        assert engine.decode(LATENT, model="named").state.policy == "lean"
+        assert engine.decode(LATENT, model="picture").state.policy == "own"
+        assert engine.address.startswith("unix:/") and engine.connection.folder is not None
+        written = (engine.connection.folder / "tilewright.toml").read_text()
+        assert '"queue" = 3' in written and '"upload" = "64GiB"' in written and '"threads" = 1' in written
+    with tilewright.Engine({}, device="cuda:99", config={"devices": {"main": {"device": "cpu"}}}) as engine:
+        assert [device.name for device in engine.devices()] == ["main"]
+    for key in ("listen", "token-file", "data"):
+        with pytest.raises(tilewright.TilewrightError, match=f"^config: server.{key}: it is the engine's own"):
+            tilewright.Engine(config={"server": {key: "127.0.0.1:0", "hosts": []}})
+
+
+def test_wrong_arguments_are_refused_at_once() -> None:
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"models": "folder"}, "models: expected Mapping, not str"),
+        ({"models": {"a": None}}, "models: 'a': expected str or PathLike or Mapping, not NoneType"),
+        ({"models": {"a": {"vae": None}}}, "'vae': expected"),
+        ({"models": {"a": {"vae": [None]}}}, "'vae': expected"),
+        ({"models": {5: "a"}}, "the name of a model: expected str, not int"),
+        ({"device": None}, "device: expected str"),
+        ({"policy": 5}, "policy: expected str or PathLike, not int"),
+        ({"settings": [1]}, "settings: expected Mapping, not list"),
+        ({"config": "file"}, "config: expected Mapping or None, not str"),
+        ({"config": {"server": []}}, "config: server: expected a mapping, not list"),
+        ({"config": {"server": {"limits": 5}}}, "config: server: limits: expected a mapping, not int"),
+        ({"config": {"devices": {"main": "cpu"}}}, "config: devices: main: expected a mapping, not str"),
+        ({"config": {"server": {"hosts": None}}}, '"server"."hosts": a configuration has no NoneType'),
+    ]
+    for wrong, words in refused:
+        with pytest.raises(TypeError, match=words):
+            tilewright.Engine(**wrong)
+    for limit in ("much", "", 0, -1, 1.5):
+        with pytest.raises(tilewright.TilewrightError, match="^memory_limit: expected a number of bytes, or a text as 8GiB"):
+            tilewright.Engine(memory_limit=limit)  # type: ignore[arg-type]
+    with pytest.raises(tilewright.TilewrightError, match="UTF-8"):
+        tilewright.Engine({"a": "\ud800"})

@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import hashlib
 import http.server
+import io
 import json
 import os
 import platform
@@ -149,7 +150,14 @@ def child(*arguments: str, data: Path | None = None) -> subprocess.Popen[str]:
     if data is not None:
         environment["XDG_DATA_HOME"] = str(data)
     command = [sys.executable, "-c", code, *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+    def heed() -> None:
+        # What a shell starts in the background ignores it, and so would this.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=heed
+    )
 
 
 # Installing, listing, removing.
@@ -300,7 +308,7 @@ def test_uv_is_used_where_it_is(
     index.mkdir()
     arguments = ["--wheel", str(file), "--wheel", str(wheels / "torch-2.11.0-py3-none-any.whl")]
     assert main(["install", "--torch", "cpu", *arguments, "--index-url", index.as_uri()]) == 0, capsys.readouterr()
-    assert len((tmp_path / "uv.log").read_text().splitlines()) == 2
+    assert (tmp_path / "uv.log").read_text().count("pip install") == 2
     assert listed(capsys) == {name("cpu"): True, name("cu130"): False}
 
 
@@ -312,11 +320,27 @@ def test_wrong_arguments_are_one_line(
 ) -> None:
     old = engine(tmp_path / "old", "0.0.1")
     wrong_torch = torch(tmp_path / "old", "2.12.0")
+    other = wheel(tmp_path / "old", "sympy", "1.14", {"sympy/__init__.py": ""})
+    renamed = tmp_path / f"tilewright_engine-{VERSION}-py3-none-any.whl"
+    renamed.write_bytes(other.read_bytes())
+    text, cut = tmp_path / "text-1-py3-none-any.whl", tmp_path / "cut.whl"
+    text.write_text("no wheel")
+    whole = next(wheels.glob("torch-*")).read_bytes()
+    cut.write_bytes(whole[: len(whole) // 2])
     cases = {
         ("install", "--torch", "cu999"): "there are cpu, cu126",
         ("install", "--wheel", str(old)): f"this is tilewright {VERSION}",
         ("install", "--wheel", str(wrong_torch)): "2.11 is needed",
         ("install", "--wheel", "none.whl"): "no such wheel",
+        ("install", "--wheel", str(cut)): f"{cut}: is no wheel, or damaged",
+        ("install", "--wheel", str(text)): f"{text}: is no wheel, or damaged",
+        ("install", "--wheel", str(other)): "of the package sympy",
+        ("install", "--wheel", str(renamed)): "of the package sympy",
+        ("install", "--index-url", "notaurl"): "notaurl: no address",
+        ("install", "--index-url", "http://"): "http://: no address",
+        ("install", "--index-url", "http://[x"): "http://[x: no address",
+        ("install", "--index-url", "/srv/simple"): "/srv/simple: no address",
+        ("install", "--index-url", ""): "'': no address",
         ("install", "--find-links", str(tmp_path / "none")): "no such folder",
         ("install", "--quick"): "unrecognized arguments",
         ("instal",): "invalid choice",
@@ -383,6 +407,17 @@ def test_a_failing_download_leaves_nothing(
     assert listed(capsys) == {name("cu126"): True}
 
 
+def test_a_damaged_wheel_in_a_folder_is_named(
+    store: Path, wheels: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = next(wheels.glob("torch-*"))
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    assert install(wheels) == 1
+    assert one_line(capsys) == f"error: {file}: is no wheel, or damaged: fetch or build it again\n"
+    assert leftovers(store) == [] and listed(capsys) == {}
+
+
 def test_a_torch_of_another_build_is_refused(store: Path, wheels: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch(wheels, "2.11.0+cu130")
     assert install(wheels) == 1
@@ -407,13 +442,30 @@ def test_a_program_that_does_not_run_is_not_installed(
     assert leftovers(store) == [] and listed(capsys) == {}
 
 
-def test_one_that_was_damaged_later_is_told(store: Path, wheels: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert install(wheels) == 0
-    shutil.rmtree(next((store / name("cpu")).glob("lib/python3*/site-packages/torch")))
+@pytest.mark.parametrize("lost", ["torch", "torch/lib/libtorch.so", "torch/version.py", "tilewright_engine"])
+def test_one_that_was_damaged_later_is_made_anew(
+    store: Path, wheels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], lost: str
+) -> None:
+    assert install(wheels) == 0 and install(wheels, "--torch", "cu130") == 0
+    path = next((store / name("cpu")).glob(f"lib/python3*/site-packages/{lost}"))
+    path.rename(tmp_path / "lost")
     capsys.readouterr()
-    assert install(wheels) == 1
-    assert f"engine remove {name('cpu')}" in one_line(capsys)
-    assert main(["remove", name("cpu")]) == 0 and install(wheels) == 0
+    assert main(["list"]) == 0
+    _, first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith(" MB  no, damaged") and second.endswith(" MB  yes")
+    assert main(["list", "--json"]) == 0
+    assert [bool(row["damaged"]) for row in json.loads(capsys.readouterr().out)] == [True, False]
+    # One that can't be made leaves it as it is.
+    none = tmp_path / "none"
+    none.mkdir()
+    assert install(none) == 1 and "damaged" in capsys.readouterr().out
+    assert listed(capsys) == {name("cpu"): False, name("cu130"): True} and not path.exists()
+    assert install(wheels) == 0
+    said = capsys.readouterr().out
+    assert f"{name('cpu')} is there but damaged" in said and "making it anew" in said
+    assert said.endswith(f"{name('cpu')} is installed and in use now\n")
+    assert leftovers(store) == [] and path.exists()
+    assert main(["list"]) == 0 and "damaged" not in capsys.readouterr().out
 
 
 def test_a_folder_that_cannot_be_written(
@@ -421,16 +473,16 @@ def test_a_folder_that_cannot_be_written(
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
-    assert install(wheels) == 1
+    assert install(wheels) == 2
     assert str(tmp_path / "file") in (line := one_line(capsys)) and "XDG_DATA_HOME" in line
     if os.geteuid() != 0:
         (tmp_path / "closed").mkdir(mode=0o500)
         monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "closed"))
-        assert install(wheels) == 1
+        assert install(wheels) == 2
         assert "Permission denied" in one_line(capsys)
     # A file system that nobody writes, not even root.
     monkeypatch.setenv("XDG_DATA_HOME", "/proc/self")
-    assert install(wheels) == 1
+    assert install(wheels) == 2
     assert "/proc/self" in one_line(capsys)
     # What no environment can be made in, says venv from Python 3.11 on.
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "a:b"))
@@ -438,6 +490,28 @@ def test_a_folder_that_cannot_be_written(
     if install(wheels) != 0:
         assert "a:b" in one_line(capsys)
     assert leftovers(tmp_path / "a:b" / "tilewright" / "engines") == []
+
+
+def test_a_full_disk_is_not_the_network(
+    store: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_arguments: object, **_more: object) -> None:
+        raise OSError(28, "No space left on device", str(store))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "mkdir", full)
+        assert install(wheels) == 1
+        assert one_line(capsys) .startswith(f"error: {store}: No space left on device: make room")
+
+    def said(self: _installer.Workplace, *_arguments: object) -> list[str]:
+        lines = ["ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"]
+        raise _installer.failure(lines)
+
+    monkeypatch.setattr(_installer.Installer, "install", said)
+    assert install(wheels) == 1
+    line = one_line(capsys)
+    assert line.startswith("error: no room is left on the disk: ") and "XDG_DATA_HOME" in line and "network" not in line
+    assert leftovers(store) == [] and listed(capsys) == {}
 
 
 def test_too_little_room(
@@ -508,7 +582,8 @@ def test_a_request_to_stop_leaves_nothing(
         time.sleep(0.05)
     process.send_signal(number)
     _, errors = process.communicate(timeout=30)
-    assert process.returncode == 1 and errors.startswith("error: stopped") and errors.count("\n") == 1
+    assert process.returncode == 128 + number
+    assert errors.startswith("error: interrupted") and errors.count("\n") == 1
     assert leftovers(store) == [] and listed(capsys) == {}
     with pytest.raises(ProcessLookupError):
         os.kill(int(began.read_text()), 0)
@@ -545,7 +620,7 @@ def test_a_reader_that_has_gone_is_no_traceback(store: Path) -> None:
     code = "import sys; from tilewright._environments import main; sys.exit(main(['list']))"
     answer = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
-    assert answer.returncode == 1 and answer.stderr == ""
+    assert answer.returncode == 0 and answer.stderr == ""
 
 
 # What the machine is.
@@ -636,9 +711,14 @@ def test_amd_gpus(tree: Callable[..., Path]) -> None:
 
 
 def test_machines_without_an_engine() -> None:
-    good = ("Linux", "x86_64", (3, 10), 64, False, (2, 34))
+    good = ("Linux", "x86_64", (3, 10), 64, False, (2, 34), False)
     assert _flavours.refusal(*good) is None
-    assert _flavours.refusal("Linux", "aarch64", (3, 14), 64, False, ()) is None
+    # There are no wheels for it, unless the user has one.
+    line = _flavours.refusal("Linux", "aarch64", (3, 14), 64, False, (), False)
+    assert line is not None and "Linux on x86-64:" in line
+    assert _flavours.refusal("Linux", "aarch64", (3, 14), 64, False, (), True) is None
+    line = _flavours.refusal("Darwin", "arm64", (3, 14), 64, False, (), True)
+    assert line is not None and "Linux on x86-64 and aarch64:" in line
     for place, value, part in (
         (0, "Darwin", "Darwin"), (1, "riscv64", "riscv64"), (2, (3, 9), "3.10 to 3.14"), (2, (3, 15), "3.10 to 3.14"),
         (3, 32, "32 bits"), (4, True, "musl"), (5, (2, 33), "glibc 2.33: the engine needs 2.34"),
@@ -651,7 +731,7 @@ def test_a_refused_machine_is_one_line(
     store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
-    assert main(["install"]) == 1
+    assert main(["install"]) == 2
     assert "riscv64" in one_line(capsys) and not store.exists()
 
 
@@ -679,6 +759,89 @@ def test_a_refused_machine_is_one_line(
 )
 def test_the_best_line_of_an_installer(text: str, reason: str) -> None:
     assert _installer.reason(text.splitlines()) == reason
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("ERROR: Could not install: [Errno 28] No space left on device", "no room is left on the disk: Could not"),
+        ("error: Failed\n  Caused by: x: No space left on device (os error 28)", "no room is left on the disk: x: No"),
+        ("OSError: [Errno 122] Disk quota exceeded: '/x'", "no room is left on the disk: OSError"),
+        ("error: Failed to write `/x`: Read-only file system (os error 30)", "the disk can't be written: Failed"),
+        ("ERROR: [Errno 13] Permission denied: '/x'", "the disk can't be written: [Errno 13]"),
+        (f"ERROR: Wheel 'torch' located at {__file__} is invalid.", f"{__file__}: is no wheel, or damaged"),
+        ("cause: Because torch==2.11.0 has an invalid package format and you", "torch==2.11.0: its wheel is damaged"),
+        ("error: Failed\n  cause: failed to copy: No space left (os error 28)", "no room is left on the disk: failed"),
+        ("ERROR: Wheel 'torch' located at /gone/torch-2.whl is invalid.", None),
+        ("WARNING: connection broken by 'X: [Errno 13] Permission denied': /simple/\nERROR: No matching", None),
+        ("error: Request failed\n  Caused by: tcp connect error: Permission denied (os error 13)", None),
+        ("ERROR: No matching distribution", None),
+    ],
+)
+def test_what_is_wrong_on_this_machine_is_no_matter_of_the_index(text: str, reason: str | None) -> None:
+    failed = _installer.failure(text.splitlines())
+    assert isinstance(failed, _installer.LocalFault) == (reason is not None)
+    assert str(failed).startswith(reason or "")
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_meter() -> None:
+    out = io.StringIO()
+    progress = _installer.Progress(out)
+    progress.begin()
+    for million in range(0, 211):
+        progress.meter(million * 10**6, 200 * 10**6, "fetched")
+    assert out.getvalue().splitlines() == [f"  {step * 20} of about 200 MB fetched" for step in range(1, 11)]
+    terminal = _Terminal()
+    progress = _installer.Progress(terminal)
+    progress.meter(10**6, 10**8, "fetched")
+    progress.meter(10**7, 10**8, "fetched")
+    progress.line("done")
+    first, second = "  1 of about 100 MB fetched", "  10 of about 100 MB fetched"
+    assert terminal.getvalue() == f"{first}\r{second}\r{'done'.ljust(len(second))}\n"
+
+
+def test_arrivals_are_measured(tmp_path: Path) -> None:
+    (tmp_path / ".tmpold").mkdir()
+    (tmp_path / ".tmpold" / "file").write_bytes(bytes(1000))
+    arrivals = _installer.Arrivals((tmp_path, tmp_path / "none"), ".tmp*", 10**6, "fetched")
+    assert arrivals.bytes() == 0
+    (tmp_path / ".tmpnew" / "torch").mkdir(parents=True)
+    (tmp_path / ".tmpnew" / "torch" / "file").write_bytes(bytes(200))
+    (tmp_path / ".tmpfile").write_bytes(bytes(30))
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").write_bytes(bytes(4))
+    assert arrivals.bytes() == 230
+    # An installer moves what is complete to its cache.
+    (tmp_path / ".tmpnew").rename(tmp_path / "archive")
+    assert arrivals.bytes() == 230
+
+
+def test_what_comes_is_told_while_the_installer_is_silent(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+
+    class Told(_installer.Progress):
+        def meter(self, done: int, expected: int, how: str) -> None:
+            super().meter(done, expected, how)
+            seen.write_text("")
+
+    script = (
+        "import pathlib, sys, time\n"
+        "pathlib.Path('pip-unpack-1').mkdir()\n"
+        "pathlib.Path('pip-unpack-1/torch.whl').write_bytes(bytes(5_000_000))\n"
+        f"while not pathlib.Path({str(seen)!r}).exists(): time.sleep(0.01)\n"
+        "sys.stdout.write('the last line')\n"
+    )
+    out = io.StringIO()
+    with open(tmp_path / "lock", "a+b") as lock:
+        workplace = _installer.Workplace(tmp_path, lock)
+        arrivals = _installer.Arrivals((tmp_path,), "pip-unpack-*", 10_000_000, "fetched")
+        lines = workplace.run([sys.executable, "-c", script], Told(out), arrivals)
+    assert lines == ["the last line"] and out.getvalue() == "  5 of about 10 MB fetched\n"
 
 
 def test_pip_settings_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright import Engine, JobFailed, RequestError, api
+from tilewright import Engine, JobFailed, RequestError, TilewrightError, api
 from tilewright._json import Message
 from tilewright._toml import dumps
 
@@ -59,6 +59,12 @@ def test_errors_can_be_sent_to_other_processes() -> None:
         assert (str(again), vars(again)) == (str(error), vars(error))
 
 
+def test_errors_are_one_line_that_can_be_printed() -> None:
+    for error in (TilewrightError("a\nb\x1b[31m\ud800\n"), RequestError("a\nb\x1b[31m\ud800\n", 422)):
+        assert str(error) == r"a\nb\x1b[31m\ud800" and str(pickle.loads(pickle.dumps(error))) == str(error)
+    assert str(TilewrightError("−1…1: é")) == "−1…1: é"
+
+
 def test_configurations_are_toml() -> None:
     tomllib = pytest.importorskip("tomllib")
     config = {
@@ -67,3 +73,8 @@ def test_configurations_are_toml() -> None:
         "routes": [{"policy": "own", "pixels": {"from": 1}}],
     }
     assert tomllib.loads(dumps(config)) == config
+    for wrong, words in (({"a": {"b": None}}, '"a"."b": a configuration has no NoneType'), ({5: 1}, "no key that is int")):
+        with pytest.raises(TypeError, match=words):
+            dumps(wrong)  # type: ignore[arg-type]
+    with pytest.raises(TilewrightError, match="UTF-8"):
+        dumps({"a": "\ud800"})

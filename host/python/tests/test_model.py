@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import tilewright
 from conftest import EXAMPLES, SHAPES, VAE, program
 from tilewright import records
 from tilewright._tensors import to_safetensors
+from tilewright._toml import bytes_of
 
 pytest.importorskip("tilewright._native")
 
@@ -199,7 +202,22 @@ def test_bad_input_is_one_line(device: tilewright.Device, tmp_path: Path) -> Non
         (lambda: vae.decode(device, **huge), ""),
         (lambda: vae.decode(device, width=64, height=64, objective="best"), "best"),  # type: ignore[arg-type]
         (lambda: vae.decode(device, width=64, height=64, invented=1), "invented"),  # type: ignore[call-arg]
+        (lambda: vae.decode(device, width=-8, height=64), "width: expected a whole number from 1 to 4294967295, not -8"),
+        (lambda: vae.decode(device, width=8.5, height=64), "width: expected"),  # type: ignore[arg-type]
+        (lambda: vae.decode(device, width=64, height=None), "height: expected"),  # type: ignore[arg-type]
+        (lambda: vae.encode(device, width=64, height=True), "height: expected a whole number"),
+        (lambda: vae.decode(device, width=64, height=64, batch=2**32), "batch: expected"),
+        (lambda: vae.decode(device, width=64, height=64, memory_limit="much"), "memory_limit: expected a number of bytes"),
+        (lambda: vae.decode(device, width=64, height=64, memory_limit=-1), "memory_limit: expected a number of bytes"),
+        (lambda: vae.decode(device, width=64, height=64, allows_blended=1), "True or False"),  # type: ignore[arg-type]
+        (lambda: transformer.denoise(device, cfg=float("nan")), "cfg: expected a finite number, not nan"),
+        (lambda: transformer.denoise(device, sigmas=[1.0, float("inf")]), "sigmas: expected a list of which each is"),
+        (lambda: transformer.denoise(device, sampler="\ud800"), "sampler: expected a text"),
+        (lambda: transformer.text(device, prompts="a cat"), "prompts: expected a list"),
+        (lambda: tilewright.Model(VAE, scaling_factor=float("inf")), "scaling_factor: expected a finite number"),
+        (lambda: device.with_memory(free_bytes=-1), "free_bytes: expected a whole number"),
         (lambda: tilewright.Device.from_json("{}"), ""),
+        (lambda: tilewright.Device.from_json("\ud800"), "text: expected a text"),
         (lambda: tilewright.Device.from_json(b"\xff"), "UTF-8"),
         (lambda: tilewright.Device.from_file(nothing), "nothing.safetensors"),
         (lambda: tilewright.Device.from_file(tmp_path / "missing.json"), "missing.json: No such file"),
@@ -207,7 +225,41 @@ def test_bad_input_is_one_line(device: tilewright.Device, tmp_path: Path) -> Non
         with pytest.raises(tilewright.ModelError) as error:
             wrong()
         assert words in str(error.value) and "\n" not in str(error.value) and str(error.value)
+    for mistaken in (
+        lambda: vae.decode(device, height=64),  # type: ignore[call-arg]
+        lambda: vae.decode(None, width=64, height=64),  # type: ignore[arg-type]
+        lambda: vae.decode(device, width=64, height=64).estimates(["a"]),  # type: ignore[list-item]
+        lambda: tilewright.Device.from_json(None),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(TypeError, match="width|expected Device|expected Plan|expected str or bytes"):
+            mistaken()
+    says_nothing = tmp_path / "program"
+    says_nothing.write_text("#!/bin/sh\necho '{}'\n")
+    says_nothing.chmod(0o755)
+    with pytest.raises(tilewright.ProgramError, match=f"^{says_nothing}: it describes no device as version"):
+        tilewright.Device.measure(program=says_nothing)
     with pytest.raises(tilewright.ProgramError):
         tilewright.Device.measure(program=tmp_path / "missing")
     with pytest.raises(tilewright.ProgramError):
         tilewright.Device.measure(device="cuda:99")
+
+
+def test_limits_are_bytes_or_texts(device: tilewright.Device) -> None:
+    vae = tilewright.Model(VAE)
+    for limit in ("1GiB", "1024 mib", "1073741824", "1g", numpy.int64(2**30), 2**30):
+        size: dict[str, Any] = {"width": numpy.int32(256), "height": 256, "memory_limit": limit}
+        assert vae.decode(device, **size).request.memory_limit == 2**30
+    assert bytes_of("1.5GB") == 1_500_000_000 and bytes_of("64B") == 64 and bytes_of(".5k") == 512
+    for wrong in ("", "GiB", "-1", "1e9", "1.2.3GB", "8PiB", "0", "0.1", "9000000TiB", "\u00b2GiB", 0, True, 2**63):
+        with pytest.raises(ValueError):
+            bytes_of(wrong)
+
+
+def test_models_and_devices_are_pickled_and_copied(device: tilewright.Device, tmp_path: Path) -> None:
+    there = device.with_memory(free_bytes=2**33).with_memory(host_free_bytes=2**34)
+    vae = tilewright.Model(VAE, family="flux", scaling_factor=0.5)
+    for again in (pickle.loads(pickle.dumps((there, vae))), copy.deepcopy((there, vae))):
+        assert (again[0].facts, again[0].fingerprint) == (there.facts, there.fingerprint)
+        assert again[1].inspect() == vae.inspect() and repr(again[1]) == repr(vae)
+        asked: dict[str, Any] = {"width": 256, "height": 256}
+        assert again[1].decode(again[0], **asked).request == vae.decode(there, **asked).request

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
-from collections.abc import Sequence
+import pickle
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -90,6 +95,117 @@ def test_prices_of_the_caller_count(adaptive: tilewright.Policy, quote: model.Va
         adaptive.decide(quote.request, capabilities=quote.capabilities, device=quote.device, costs=short)
 
 
+def test_prices_are_of_any_kind_but_make_sense(adaptive: tilewright.Policy, quote: model.VaeQuote) -> None:
+    def decide(costs: Any) -> records.Plan:
+        asked: dict[str, Any] = {"capabilities": quote.capabilities, "device": quote.device}
+        return adaptive.decide(quote.request, costs=costs, **asked).plan
+
+    def said(answer: Any, *, for_all: bool = True) -> Any:
+        def costs(plans: Sequence[records.Plan]) -> Any:
+            return [answer] * len(plans) if for_all else answer
+
+        return costs
+
+    def priced(**changed: Any) -> Any:
+        cost: dict[str, Any] = {"peak_bytes": 1, "elapsed_ms": 1.0, "tiles": 1, "shapes": 1, "rework": 1.0, **changed}
+        return said(records.Cost(**cost))
+
+    def one_by_one(plans: Sequence[records.Plan]) -> Iterator[records.Cost | str]:
+        yield from quote.estimates(plans)
+
+    assert decide(one_by_one) == adaptive.decide(quote).plan
+    for costs, words in [
+        (priced(elapsed_ms=-1), "costs: elapsed_ms: expected a number from 0, not -1"),
+        (priced(elapsed_ms=float("nan")), "costs: elapsed_ms: expected a finite number"),
+        (priced(peak_bytes=1.5), "costs: peak_bytes: expected a whole number from 0, not 1.5"),
+        (priced(rework="much"), "costs: rework: expected a finite number, not 'much'"),
+    ]:
+        with pytest.raises(tilewright.PolicyError, match=words):
+            decide(costs)
+    for costs in (said("no", for_all=False), said(None, for_all=False), said(1), 5):
+        with pytest.raises(TypeError, match="^costs: "):
+            decide(costs)
+
+
+def test_a_policy_is_not_asked_while_it_asks(adaptive: tilewright.Policy, quote: model.VaeQuote) -> None:
+    asked: dict[str, Any] = {"capabilities": quote.capabilities, "device": quote.device}
+    fresh = tilewright.Policy("adaptive")
+    outcome = records.Outcome(
+        elapsed_ms=1.0, load_ms=0.0, peak_bytes=1, attempts=1, pool=records.PoolStatistics(hits=1, misses=1, held_bytes=0)
+    )
+    plan = adaptive.decide(quote).plan
+
+    def through_another(again: Any) -> Any:
+        def costs(plans: Sequence[records.Plan]) -> list[records.Cost | str]:
+            adaptive.decide(quote.request, costs=lambda plans: again() or quote.estimates(plans), **asked)
+            return quote.estimates(plans)
+
+        return costs
+
+    for again in (
+        lambda: fresh.decide(quote),
+        lambda: fresh.decide(quote.request, costs=quote, **asked),
+        lambda: fresh.decide(quote.request, costs=quote.estimates, **asked),
+        lambda: fresh.learn(quote, plan, outcome),
+        lambda: fresh.identity,
+    ):
+        for costs in (lambda plans, again=again: again(), through_another(again)):  # pyright: ignore
+            with pytest.raises(tilewright.PolicyError, match="is being asked already: ask another Policy"):
+                fresh.decide(quote.request, costs=costs, **asked)  # pyright: ignore
+    assert fresh.decide(quote).plan == plan
+    assert fresh.decide(quote.request, costs=lambda plans: adaptive.decide(quote) and quote.estimates(plans), **asked)
+
+
+def test_forks_have_policies_of_their_own(adaptive: tilewright.Policy, quote: model.VaeQuote, tmp_path: Path) -> None:
+    file = tmp_path / "own.wasm"
+    file.write_bytes((CORPUS / "wat-whole.wasm").read_bytes())
+    here = os.getcwd()
+    os.chdir(tmp_path)
+    try:
+        of_file = tilewright.Policy("own.wasm")
+    finally:
+        os.chdir(here)
+    expected = adaptive.decide(quote).plan, of_file.decide(quote).plan
+    ends = threading.Event()
+
+    def decide() -> None:
+        while not ends.is_set():
+            adaptive.decide(quote)
+            of_file.decide(quote)
+
+    with ThreadPoolExecutor(2) as pool:
+        deciding = [pool.submit(decide) for _ in range(2)]
+        try:
+            for _ in range(5):
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", DeprecationWarning)
+                    forked = os.fork()
+                if forked == 0:
+                    code = 9
+                    try:
+                        # One that hangs is ended.
+                        signal.alarm(120)
+                        code = 0 if (adaptive.decide(quote).plan, of_file.decide(quote).plan) == expected else 1
+                    finally:
+                        os._exit(code)
+                assert os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) == 0
+        finally:
+            ends.set()
+        for one in deciding:
+            one.result()
+
+
+def test_policies_are_pickled_and_copied(quote: model.VaeQuote) -> None:
+    policy = tilewright.Policy("adaptive", settings={"min_tile": 128}, memory_bytes=2**25)
+    assert policy.identity.settings["min-tile"] == 128
+    for again in (pickle.loads(pickle.dumps(policy)), copy.deepcopy(policy)):
+        assert again.identity == policy.identity and again.decide(quote).plan == policy.decide(quote).plan
+    for stays in (quote, policy.decide(quote)):
+        for send in (pickle.dumps, copy.deepcopy):
+            with pytest.raises(TypeError, match="stays in its process"):
+                send(stays)
+
+
 def test_failed_plans_are_not_tried_again(adaptive: tilewright.Policy, quote: model.VaeQuote) -> None:
     attempts: list[Any] = []
     plans: list[records.Plan] = []
@@ -171,14 +287,30 @@ def test_errors_are_one_line(adaptive: tilewright.Policy, quote: model.VaeQuote,
         (lambda: tilewright.Policy("adaptive", settings={"min-tile": "much"}), "min-tile"),
         (lambda: adaptive.decide(empty, **asked), "0 samples"),
         (lambda: adaptive.decide(quote.request, stage="denoise", **asked), "stage denoise"),  # type: ignore[call-overload]
+        (lambda: tilewright.Policy("\ud800"), "policy: expected a text"),
+        (lambda: tilewright.Policy("a\nb"), r"a\nb"),
+        (lambda: tilewright.Policy("adaptive", memory_bytes=-1), "memory_bytes: expected a whole number"),
+        (lambda: adaptive.check(seed=-1), "seed: expected a whole number"),
+        (lambda: adaptive.decide(quote, done=-1), "done: expected a whole number"),
     ]:
         with pytest.raises(tilewright.PolicyError) as error:
             wrong()
         assert words in str(error.value) and "\n" not in str(error.value)
-    for mistaken in (
-        lambda: adaptive.decide(quote.request),  # type: ignore[call-overload]
-        lambda: adaptive.decide(quote, **asked),
-        lambda: adaptive.decide("a cat", **asked),  # type: ignore[call-overload]
-    ):
-        with pytest.raises(TypeError):
-            mistaken()
+    wrong_types: list[tuple[Callable[[Any], Any], str]] = [
+        (lambda _: adaptive.decide(quote.request), "needs capabilities"),  # type: ignore[call-overload]
+        (lambda _: adaptive.decide(quote, **asked), "of its own"),
+        (lambda one: adaptive.decide(one, **asked), "expected a quote or a request, not str"),
+        (lambda one: adaptive.decide(quote, [one]), "an attempt: expected FailedAttempt or Attempt, not str"),
+        (lambda one: adaptive.decide(quote.request, [one], **asked), "an attempt: expected"),
+        (lambda one: adaptive.decide(quote, running=one), "running: expected Plan, not str"),
+        (lambda one: adaptive.decide(quote.request, **{**asked, "device": one}), "device: expected Device, not str"),
+        (lambda one: adaptive.decide(quote.request, **{**asked, "capabilities": one}), "capabilities: expected"),
+        (lambda one: adaptive.learn(quote, one, one), "plan: expected Plan, not str"),
+        (lambda one: adaptive.learn(quote, adaptive.decide(quote).plan, one), "outcome: expected Outcome, not str"),
+        (lambda _: adaptive.learn(quote, adaptive.decide(quote).plan, None), "not NoneType"),  # type: ignore[arg-type]
+        (lambda one: tilewright.Policy("adaptive", settings=one), "settings: expected Mapping, not str"),
+        (lambda _: tilewright.Policy(None), "policy: expected str or PathLike"),  # type: ignore[arg-type]
+    ]
+    for mistaken, words in wrong_types:
+        with pytest.raises(TypeError, match=words):
+            mistaken("a cat")

@@ -80,6 +80,40 @@ def test_records_of_earlier_versions_are_read() -> None:
             assert json.loads(record.to_json()) == json.loads(line)
 
 
+def test_values_of_other_types_are_refused(lines: list[str]) -> None:
+    whole = next(one for one in map(json.loads, lines) if one["stage"] == "decode" and one["outcome"])
+
+    def changed(*path: str, to: Any) -> dict[str, Any]:
+        copied = copy.deepcopy(whole)
+        inner = copied
+        for name in path[:-1]:
+            inner = inner[name]
+        inner[path[-1]] = to
+        return copied
+
+    for wrong, words in [
+        (changed("request", to=None), "Record.request: expected an object, not null"),
+        (changed("request", "batch", to="x"), "Request.batch: expected a whole number, not a text"),
+        (changed("request", "batch", to=True), "Request.batch: expected a whole number, not true or false"),
+        (changed("plan", "space", to=[]), "Plan.space: expected an object, not a list"),
+        (changed("plan", "offload", to=1), "Plan.offload: expected true or false"),
+        (changed("plan", "options", to=[["a"]]), "Plan.options: expected a list of 2"),
+        (changed("attempts", to=5), "Record.attempts: expected a list, not a whole number"),
+        (changed("attempts", to=["a"]), "Record.attempts: expected an object, not a text"),
+        (changed("adjusted", to=[1]), "Record.adjusted: expected a text, not a whole number"),
+        (changed("outcome", "elapsed_ms", to="x"), "Outcome.elapsed_ms: expected a number, not a text"),
+        (changed("policy", "settings", to=[]), "PolicyIdentity.settings: expected an object"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            records.Record.from_json(wrong)
+    # What a newer program has is left as it is.
+    newer = records.Record.from_json(changed("plan", "space", to={"kind": "spiral", "turns": 3}))
+    assert newer.to_dict()["plan"]["space"] == {"kind": "spiral", "turns": 3}
+    for deep in ("[" * 200_000, '{"plan":' * 200_000):
+        with pytest.raises(ValueError):
+            records.Record.from_json(deep)
+
+
 def test_failed_attempts_are_read() -> None:
     plan = {
         "space": {"kind": "whole"}, "time": {"kind": "carried", "frames": 16}, "batch": 1,

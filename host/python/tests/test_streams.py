@@ -171,7 +171,41 @@ def test_arrays_go_there_and_back() -> None:
     for values in arrays:
         found = from_safetensors(to_safetensors("sample", values), ("sample",))
         assert found.dtype == numpy.float32 and found.tolist() == values.tolist()
+    for wrong, words in (
+        (numpy.ones(2, complex), "latent: real numbers were expected, not complex128"),
+        (numpy.array(["a"]), "latent: real numbers were expected"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            to_safetensors("latent", wrong)
     unknown = to_safetensors("sample", numpy.ones(2, numpy.float16)).replace(b'"F16"', b'"F8_"')
     for wrong, words in ((unknown, "in F8_"), (b"", "no safetensors file"), (to_safetensors("a", numpy.ones(1)), "no tensor")):
         with pytest.raises(tilewright.TilewrightError, match=words):
             from_safetensors(wrong, ("sample",))
+
+
+def safetensors(header: bytes, values: bytes = b"") -> bytes:
+    return len(header).to_bytes(8, "little") + header + values
+
+
+def test_damaged_results_are_said() -> None:
+    whole = to_safetensors("sample", numpy.ones((2, 3), numpy.float32))
+    header = '{{"sample": {{"dtype": "F32", "shape": {}, "data_offsets": {}}}}}'
+    wrong = [
+        whole[:-1],
+        safetensors(b"no JSON"),
+        safetensors(b"\xff\xff"),
+        safetensors(b"[" * 200_000),
+        safetensors(b"[1]"),
+        safetensors(b'["sample"]'),
+        safetensors(b'{"sample": null}'),
+        safetensors(b'{"sample": {"dtype": []}}'),
+        *(
+            safetensors(header.format(shape, offsets).encode(), bytes(8))
+            for shape, offsets in [("[2]", "[0, 4]"), ("[2]", "[4, 12]"), ("[-2]", "[8, 0]"), ("[2]", "[-4, 4]"), ("[2]", "8"),
+                                   ('"ab"', "[0, 8]"), ("[1e400]", "[0, 8]"), ("[2, null]", "[0, 8]"), ("null", "[0, 8]"),
+                                   (f"[{10**30}]", f"[0, {4 * 10**30}]")]
+        ),
+    ]  # fmt: skip
+    for data in (*(whole[:count] for count in range(len(whole))), *wrong):
+        with pytest.raises(tilewright.TilewrightError, match="the result (is|has)"):
+            from_safetensors(data, ("sample",))

@@ -6,6 +6,18 @@ Nothing is imported before it is used: the command `tilewright` begins here, too
 
 from __future__ import annotations
 
+import sys
+
+# Nothing above this, and no syntax in this file, is newer than Python 3.7.
+if sys.version_info < (3, 10):
+    _old = "tilewright needs Python 3.10 or later, and this is %d.%d: install it in a newer one" % sys.version_info[:2]
+    # What runs is the command's own script: its errors are a line and 2.
+    if sys.argv[0].rpartition("/")[2] == "tilewright":
+        sys.stderr.write(f"error: {_old}\n")
+        sys.exit(2)
+    # With a name, `python -m tilewright` shows no traceback.
+    raise ImportError(_old, name=__name__)
+
 # The module typing takes longer to import than all that the command does.
 TYPE_CHECKING = False
 if TYPE_CHECKING:

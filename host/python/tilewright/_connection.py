@@ -4,42 +4,54 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator
-from typing import Any
+from typing import Any, Union
 
 import httpx
 
 from . import _wire
-from ._wire import PATIENCE
+from ._wire import PATIENCE, MessageT
 from .errors import TilewrightError
 
+#: A file with the authority's certificates (PEM), or False to trust any.
+Verify = Union[str, "os.PathLike[str]", bool]
 
-def session_options(address: str, token: str | None, verify: str | bool, transport: Callable[..., Any]) -> dict[str, Any]:
+
+def session_options(address: str, token: str | None, verify: Verify, transport: Callable[..., Any]) -> dict[str, Any]:
     """The options of a session, of either kind.
 
     Raises:
-        TilewrightError: it is no address.
+        TilewrightError: it is no address, or no token, or there are no certificates.
     """
-    headers = {"authorization": f"Bearer {token}"} if token else {}
+    url, socket = _wire.server_of(address)
     # Each job that is waited for holds a connection, of which httpx by itself has a hundred at most.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
-    options: dict[str, Any] = {"timeout": httpx.Timeout(PATIENCE), "headers": headers, "trust_env": False}
-    path = address.removeprefix("unix:")
-    if path != address:
-        return {**options, "base_url": "http://localhost", "transport": transport(uds=path, limits=limits)}
-    if not address.startswith(("http://", "https://")):
-        raise TilewrightError(f"{address}: expected http://…, https://… or unix:PATH")
-    return {**options, "base_url": address, "verify": verify, "limits": limits}
+    options = {
+        "base_url": url,
+        "timeout": httpx.Timeout(PATIENCE),
+        "headers": _wire.headers_of(token),
+        "trust_env": False,
+    }
+    if socket is not None:
+        return {**options, "transport": transport(uds=socket, limits=limits)}
+    return {**options, "verify": _wire.trust_of(verify), "limits": limits}
 
 
 class Connection:
-    """A server at an address, for threads."""
+    """A server at an address, for threads.
 
-    def __init__(self, address: str, token: str | None, verify: str | bool) -> None:
+    Raises:
+        TilewrightError: it is no address, or no token.
+    """
+
+    def __init__(self, address: str, token: str | None, verify: Verify) -> None:
+        _wire.server_of(address)
+        _wire.headers_of(token)
         self.address = address
         self.token = token
-        self.verify = verify
+        self.verify: Verify = verify
         self._http: httpx.Client | None = None
         self._lock = threading.RLock()
 
@@ -63,13 +75,9 @@ class Connection:
         """What a session raises becomes an error of this package."""
         try:
             yield
-        except httpx.TransportError as error:
-            raise self.broken(error, session) from error
-        except RuntimeError as error:
-            # Another thread has closed it meanwhile.
-            if not session.is_closed:
-                raise
-            raise self.broken(error, session) from error
+        except _wire.FOREIGN as error:
+            told = _wire.fault(self.address, error, session) or self.broken(error, session)
+            raise told from (None if told is error else error)
 
     def end_session(self) -> None:
         """Closes the connections that are open."""
@@ -88,9 +96,15 @@ class Connection:
             RequestError: the server refused.
             ConnectionFailed: the server can't be reached.
         """
-        session = self.session()
+        return self._ask(self.session(), method, path, **options)
+
+    def _ask(self, session: httpx.Client, method: str, path: str, **options: Any) -> httpx.Response:
         with self._told(session):
             return _wire.check(session.request(method, path, **options))
+
+    def read(self, kind: type[MessageT], method: str, path: str, **options: Any) -> MessageT:
+        """The message that a request is answered with; raises as `ask`."""
+        return _wire.message(self.address, kind, self.ask(method, path, **options).content)
 
     @contextlib.contextmanager
     def stream(self, path: str, **options: Any) -> Generator[httpx.Response, None, None]:
@@ -103,12 +117,18 @@ class Connection:
 
 
 class AsyncConnection:
-    """A server at an address, or that of another connection, for one event loop."""
+    """A server at an address, or that of another connection, for one event loop.
 
-    def __init__(self, address: str, token: str | None, verify: str | bool, of: Connection | None) -> None:
-        self.address = address
+    Raises:
+        TilewrightError: it is no address, or no token.
+    """
+
+    def __init__(self, address: str, token: str | None, verify: Verify, of: Connection | None) -> None:
+        _wire.server_of(address)
+        _wire.headers_of(token)
+        self.address = address if of is None else of.address
         self._token = token
-        self._verify = verify
+        self._verify: Verify = verify
         self._of = of
         self._of_session: httpx.Client | None = None
         self._http: httpx.AsyncClient | None = None
@@ -132,6 +152,16 @@ class AsyncConnection:
             return await asyncio.to_thread(self._of.broken, error, of_session)
         return _wire.broken(self.address, error)
 
+    @contextlib.asynccontextmanager
+    async def _told(self, session: httpx.AsyncClient) -> AsyncGenerator[None, None]:
+        """As `Connection._told`."""
+        of_session = self._of_session
+        try:
+            yield
+        except _wire.FOREIGN as error:
+            told = _wire.fault(self.address, error, session) or await self._broken(error, of_session)
+            raise told from (None if told is error else error)
+
     async def close(self) -> None:
         """Closes the connections."""
         session, self._http = self._http, None
@@ -141,21 +171,18 @@ class AsyncConnection:
     async def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
         """As `Connection.ask`."""
         session = await self.session()
-        of_session = self._of_session
-        try:
+        async with self._told(session):
             return _wire.check(await session.request(method, path, **options))
-        except httpx.TransportError as error:
-            raise await self._broken(error, of_session) from error
+
+    async def read(self, kind: type[MessageT], method: str, path: str, **options: Any) -> MessageT:
+        """As `Connection.read`."""
+        return _wire.message(self.address, kind, (await self.ask(method, path, **options)).content)
 
     @contextlib.asynccontextmanager
     async def stream(self, path: str, **options: Any) -> AsyncGenerator[httpx.Response, None]:
         """As `Connection.stream`."""
         session = await self.session()
-        of_session = self._of_session
-        try:
-            async with session.stream("GET", path, **options) as response:
-                if not response.is_success:
-                    await response.aread()
-                yield _wire.check(response)
-        except httpx.TransportError as error:
-            raise await self._broken(error, of_session) from error
+        async with self._told(session), session.stream("GET", path, **options) as response:
+            if not response.is_success:
+                await response.aread()
+            yield _wire.check(response)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import threading
 import venv
+import zipfile
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +26,10 @@ from urllib.parse import urlsplit
 
 from . import __version__ as VERSION
 from ._flavours import FLAVOURS, TORCH, Flavour, detect, nvidia_smi, refusal_here
-from ._installer import InstallerFailed, Progress, Workplace, installer
+from ._installer import FULL, InstallerFailed, LocalFault, OutputFailed, Progress, Workplace, installer, writing
 from ._program import data_folder
-from ._store import ENGINE, Store, program, sync_contents, sync_folder
-from .errors import TilewrightError
+from ._store import ENGINE, FolderError, Store, fault, program, sync_contents
+from .errors import ProgramError, TilewrightError
 
 ABOUT = (
     "Environments of their own for the Tilewright program, each with a PyTorch. For a Python whose own PyTorch is of "
@@ -35,8 +37,25 @@ ABOUT = (
 )
 
 
+#: About the megabytes of the engine's wheel, fetched and unpacked.
+ENGINE_MB = (60, 110)
+
+# What the system says of a folder that the user named, or owns, and that can't be used.
+_UNUSABLE = (
+    errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EPERM, errno.EROFS,
+)  # fmt: skip
+
+
 class UsageError(TilewrightError):
-    """Wrong arguments."""
+    """Arguments, files or a machine that can't be used."""
+
+
+class _Stopped(KeyboardInterrupt):
+    """A signal asks for the end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
 
 
 def _engines() -> Store:
@@ -73,7 +92,7 @@ class Order:
         why: what it was chosen by.
         index: the address of torch's index.
         engine: the engine's requirement: a name with its version, or a file.
-        torch: torch's requirement, and other files of wheels.
+        torch: torch's requirement: a name with its version, or a file.
         find_links: more folders with wheels.
     """
 
@@ -81,7 +100,7 @@ class Order:
     why: str
     index: str
     engine: str
-    torch: tuple[str, ...]
+    torch: str
     find_links: tuple[str, ...]
 
     @property
@@ -94,31 +113,66 @@ class Order:
         return (self.flavour.download_mb + self.flavour.installed_mb) * 1_000_000
 
 
-def _wheels(names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+def _contents(name: str) -> tuple[str, str]:
+    """The package in a wheel, and its version: by what is in it, since a file can have any name.
+
+    Raises:
+        UsageError: it is no wheel.
+    """
+    if not name.endswith(".whl") or not os.path.isfile(name):
+        raise UsageError(f"--wheel {name}: no such wheel: name a file that ends with .whl")
+    try:
+        with zipfile.ZipFile(name) as archive:
+            inside = archive.namelist()
+    except (OSError, ValueError, zipfile.BadZipFile):
+        inside = []
+    for path in inside:
+        found = re.fullmatch(r"([^/-]+)-([^/-]+)\.dist-info/METADATA", path)
+        if found is not None:
+            return re.sub(r"[-_.]+", "-", found[1]).lower(), found[2]
+    raise UsageError(f"--wheel {name}: is no wheel, or damaged: fetch or build it again")
+
+
+def _wheels(names: Sequence[str]) -> tuple[str, str]:
     """The requirements of the engine and of torch, given files of wheels.
 
     Raises:
-        UsageError: a file is missing or of another version.
+        UsageError: a file is missing, damaged, or of another package or version.
     """
     engine, torch = f"{ENGINE}=={VERSION}", f"torch=={TORCH}.*"
-    others: list[str] = []
     for name in names:
-        path = Path(name).absolute()
-        if path.suffix != ".whl" or not path.is_file():
-            raise UsageError(f"--wheel {name}: no such wheel: name a file that ends with .whl")
-        package, version = [*path.name.split("-"), ""][:2]
-        package = re.sub(r"[-_.]+", "-", package).lower()
+        package, version = _contents(name)
+        file = os.path.abspath(name)
         if package == ENGINE:
             if version != VERSION:
                 raise UsageError(f"--wheel {name}: version {version}, and this is tilewright {VERSION}: build that one")
-            engine = os.fspath(path)
+            engine = file
         elif package == "torch":
             if not version.startswith(f"{TORCH}."):
                 raise UsageError(f"--wheel {name}: PyTorch {version}: {TORCH} is needed")
-            torch = os.fspath(path)
+            torch = file
         else:
-            others.append(os.fspath(path))
-    return engine, (torch, *others)
+            raise UsageError(
+                f"--wheel {name}: of the package {package}: name wheels of {ENGINE} and torch alone, and the folder of "
+                "others by --find-links"
+            )
+    return engine, torch
+
+
+def _index(address: str) -> str:
+    """An index's address.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        parts = urlsplit(address)
+        good = bool(parts.netloc) if parts.scheme in ("http", "https") else parts.scheme == "file"
+    except ValueError:
+        good = False
+    if not good:
+        raise UsageError(f"--index-url {address or repr(address)}: no address: give one as {FLAVOURS[0].index}")
+    return address
 
 
 def _places(names: Sequence[str]) -> tuple[str, ...]:
@@ -158,13 +212,14 @@ def order(options: argparse.Namespace) -> Order:
     """
     flavour, why = _flavour(options.torch)
     engine, torch = _wheels(options.wheel)
-    return Order(flavour, why, options.index_url or flavour.index, engine, torch, _places(options.find_links))
+    index = flavour.index if options.index_url is None else _index(options.index_url)
+    return Order(flavour, why, index, engine, torch, _places(options.find_links))
 
 
 def _plan(order: Order, store: Store) -> Iterator[str]:
     """The lines that are said before anything is fetched."""
     flavour = order.flavour
-    given = [os.path.basename(file) for file in order.torch if file.endswith(".whl")]
+    given = [os.path.basename(order.torch)] if order.torch.endswith(".whl") else []
     more = "".join(f", {_shown(place)}" for place in order.find_links)
     from_file = order.engine.endswith(".whl")
     yield f"engine: {ENGINE} {VERSION} from {order.engine if from_file else f'PyPI or the index of pip{more}'}"
@@ -218,14 +273,19 @@ def _make(order: Order, path: Path, workplace: Workplace, progress: Progress) ->
     packages = installer(path / "bin" / "python", workplace)
     # The engine first: it is small, and without it all the rest is of no use.
     try:
-        packages.install([order.engine], order.find_links, None, False, progress)
+        packages.install([order.engine], order.find_links, None, False, ENGINE_MB, progress)
+    except LocalFault:
+        raise
     except InstallerFailed as error:
         raise TilewrightError(
             f"{ENGINE} {VERSION}: {error}: where it is not published, build its wheel by cargo xtask wheel and give it "
             "by --wheel FILE"
         ) from None
+    megabytes = (order.flavour.download_mb, order.flavour.installed_mb)
     try:
-        packages.install([*order.torch, order.engine], order.find_links, order.index, True, progress)
+        packages.install([order.torch, order.engine], order.find_links, order.index, True, megabytes, progress)
+    except LocalFault:
+        raise
     except InstallerFailed as error:
         raise TilewrightError(
             f"PyTorch {TORCH} {order.flavour.name} from {_shown(order.index)}: {error}: check the network and the room "
@@ -238,15 +298,30 @@ def _make(order: Order, path: Path, workplace: Workplace, progress: Progress) ->
     sync_contents(path)
 
 
+def _is_sound(path: Path, workplace: Workplace, progress: Progress) -> bool:
+    """True if there is an environment whose program runs."""
+    if not path.is_dir():
+        return False
+    damage = fault(path)
+    if not damage:
+        try:
+            _check_program(path, workplace)
+        except TilewrightError as error:
+            damage = str(error)
+    if damage:
+        progress.line(f"{path.name} is there but damaged ({damage}): making it anew")
+    return not damage
+
+
 def install(options: argparse.Namespace, progress: Progress) -> None:
     """Makes an environment and puts it to use.
 
     Raises:
         TilewrightError: it can't be made: then nothing has changed.
     """
-    refused = refusal_here()
+    refused = refusal_here(bool(options.wheel or options.find_links))
     if refused is not None:
-        raise TilewrightError(refused)
+        raise UsageError(refused)
     ordered = order(options)
     store = _engines()
     for line in _plan(ordered, store):
@@ -260,16 +335,8 @@ def install(options: argparse.Namespace, progress: Progress) -> None:
         unfinished.mkdir()
         try:
             workplace = Workplace(unfinished, lock)
-            if target.is_dir():
-                try:
-                    _check_program(target, workplace)
-                except TilewrightError as error:
-                    raise TilewrightError(
-                        f"{ordered.name} is there but damaged: {error}: run tilewright engine remove {ordered.name} "
-                        "and this again"
-                    ) from None
-                done = "was installed before"
-            else:
+            is_new = not _is_sound(target, workplace, progress)
+            if is_new:
                 if _free(store.folder) < ordered.bytes:
                     raise TilewrightError(
                         f"{store.folder}: {_megabytes(_free(store.folder))} free, about {_megabytes(ordered.bytes)} "
@@ -277,13 +344,11 @@ def install(options: argparse.Namespace, progress: Progress) -> None:
                     )
                 environment = unfinished / "environment"
                 _make(ordered, environment, workplace, progress)
-                os.rename(environment, target)
-                sync_folder(store.folder)
-                done = "is installed"
+                store.place(environment, ordered.name)
             store.use(ordered.name)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
-    progress.line(f"{ordered.name} {done} and in use now")
+    progress.line(f"{ordered.name} {'is installed' if is_new else 'was installed before'} and in use now")
 
 
 def listing(options: argparse.Namespace, progress: Progress) -> None:
@@ -302,6 +367,7 @@ def listing(options: argparse.Namespace, progress: Progress) -> None:
             "flavour": environment.flavour,
             "bytes": environment.size(),
             "current": environment.name == current,
+            "damaged": fault(environment.path) or None,
             "path": os.fspath(environment.path),
         }
         for environment in store.environments()
@@ -313,10 +379,9 @@ def listing(options: argparse.Namespace, progress: Progress) -> None:
         progress.line(f"none in {store.folder}: tilewright engine install makes one")
         return
     table = [("NAME", "TORCH", "SIZE", "IN USE")]
-    table += [
-        (row["name"], f"{row['torch']} {row['flavour']}", _megabytes(row["bytes"]), "yes" if row["current"] else "no")
-        for row in rows
-    ]
+    for row in rows:
+        used = f"{'yes' if row['current'] else 'no'}{', damaged' if row['damaged'] else ''}"
+        table.append((row["name"], f"{row['torch']} {row['flavour']}", _megabytes(row["bytes"]), used))
     widths = [max(len(line[column]) for line in table) for column in range(4)]
     for name, torch, size, used in table:
         progress.line(f"{name.ljust(widths[0])}  {torch.ljust(widths[1])}  {size.rjust(widths[2])}  {used}")
@@ -357,6 +422,10 @@ def parser() -> argparse.ArgumentParser:
         f"  {flavour.name:9}{flavour.use}, about {flavour.download_mb} MB to fetch\n" for flavour in FLAVOURS
     )
     top = _Parser(prog="tilewright engine", description=ABOUT)
+    top.add_argument(
+        "-V", "--version", action="version", version=f"tilewright (Python package) {VERSION}",
+        help="print the version of this package; tilewright --version prints the program's",
+    )  # fmt: skip
     commands = top.add_subparsers(metavar="COMMAND", required=True)
 
     new = commands.add_parser(
@@ -377,7 +446,7 @@ def parser() -> argparse.ArgumentParser:
     new.add_argument("--index-url", metavar="URL", help="PyTorch's index (default: that of the build, see below)")
     new.add_argument(
         "--wheel", metavar="FILE", action="append", default=[],
-        help="a wheel to install in place of the one in an index, as tilewright_engine-*.whl; can be repeated",
+        help="a wheel of tilewright_engine or torch in place of the one in an index; can be repeated",
     )  # fmt: skip
     new.add_argument(
         "--find-links", metavar="FOLDER", action="append", default=[],
@@ -406,8 +475,8 @@ def parser() -> argparse.ArgumentParser:
 def _orderly_end() -> Generator[None, None, None]:
     """A request to end is handled as that of the keyboard: children are ended and unfinished files removed."""
 
-    def stop(_number: int, _frame: Any) -> NoReturn:
-        raise KeyboardInterrupt
+    def stop(number: int, _frame: Any) -> NoReturn:
+        raise _Stopped(number)
 
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -422,32 +491,52 @@ def _orderly_end() -> Generator[None, None, None]:
             signal.signal(number, handler)
 
 
+def _forget_output() -> None:
+    """Leaves out what is still to be printed: at its end Python would complain that it can't."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main(arguments: list[str]) -> int:
-    """Runs `tilewright engine`; returns 0 if it is done, 1 if it failed, 2 if the arguments are wrong."""
+    """Runs `tilewright engine`; returns 0 if it is done, 1 if it failed, 2 if the arguments or the machine are wrong,
+    and more if a signal ended it."""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         # An installer's lines may have characters that the terminal has not.
         reconfigure(errors="replace")
+    if not sys.stdout:
+        # It is closed.
+        sys.stdout = open(os.devnull, "w")
+    only_shows = True
     try:
-        options = parser().parse_args(arguments)
+        try:
+            options = parser().parse_args(arguments)
+        except SystemExit:
+            # The help or the version was asked for.
+            with writing():
+                sys.stdout.flush()
+            return 0
+        only_shows = options.act is listing
         progress = Progress(sys.stdout, getattr(options, "verbose", False))
         with _orderly_end():
             options.act(options, progress)
         return 0
-    except SystemExit:
-        # The help was asked for.
-        return 0
-    except KeyboardInterrupt:
-        line, status = "stopped: nothing unfinished is in use", 1
+    except KeyboardInterrupt as stop:
+        number = stop.number if isinstance(stop, _Stopped) else signal.SIGINT
+        line, status = "interrupted: nothing unfinished is in use", 128 + number
     except BrokenPipeError:
-        # Whoever reads the output has gone; at its end Python would complain of what is left of it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except UsageError as error:
+        _forget_output()
+        return 0 if only_shows else 1
+    except OutputFailed as error:
+        _forget_output()
+        line, status = str(error), 1
+    except (UsageError, FolderError, ProgramError) as error:
         line, status = str(error), 2
     except TilewrightError as error:
         line, status = str(error), 1
     except OSError as error:
-        line, status = f"{error.filename or 'engine'}: {error.strerror or error}", 1
+        status = 2 if error.errno in _UNUSABLE else 1
+        advice = ": make room, or name another folder by XDG_DATA_HOME" if error.errno in FULL else ""
+        line = f"{error.filename or 'engine'}: {error.strerror or error}{advice}"
     print(f"error: {line}", file=sys.stderr)
     return status

@@ -21,6 +21,9 @@ PYTHONS = ((3, 10), (3, 14))
 #: The C library that the engine needs: its wheel is manylinux_2_34. PyTorch's own are manylinux_2_28.
 GLIBC = (2, 34)
 
+#: The processors that there are wheels of the engine for; PyTorch's are for those of a flavour.
+BUILT = ("x86_64",)
+
 #: Where `nvidia-smi` is under WSL, which doesn't put it on every `PATH`.
 WSL = "/usr/lib/wsl/lib"
 
@@ -189,18 +192,21 @@ def is_musl(root: Path = Path("/")) -> bool:
 
 
 def refusal(
-    system: str, machine: str, python: tuple[int, int], bits: int, musl: bool, glibc: tuple[int, ...]
+    system: str, machine: str, python: tuple[int, int], bits: int, musl: bool, glibc: tuple[int, ...], own_wheel: bool
 ) -> str | None:
     """Why there can be no environment on such a machine, in one line; `None` where there can.
 
     Args:
         glibc: the C library's version, empty where nobody says.
+        own_wheel: whether the user has a wheel of the engine.
     """
     oldest, newest = PYTHONS
-    if system != "Linux" or machine not in CPU.machines:
+    machines = CPU.machines if own_wheel else BUILT
+    if system != "Linux" or machine not in machines:
+        names = " and ".join(machines).replace("_", "-")
         return (
-            f"{system} on {machine}: the engine is for Linux on x86-64 and aarch64: "
-            "run it on such a machine and reach it as a service"
+            f"{system} on {machine}: there are wheels of the engine for Linux on {names}: run it on such a machine and "
+            "reach it as a service"
         )
     if not oldest <= python <= newest or bits != 64:
         return (
@@ -208,7 +214,10 @@ def refusal(
             f"{_dotted(oldest)} to {_dotted(newest)}, 64 bits: run this with one of those"
         )
     if musl:
-        return f"this system's C library is musl: the engine and PyTorch need glibc {_dotted(GLIBC)}: use the container image"
+        return (
+            f"this system's C library is musl: the engine and PyTorch need glibc {_dotted(GLIBC)}: "
+            "use the container image"
+        )
     if glibc and glibc < GLIBC:
         return (
             f"this system's C library is glibc {_dotted(glibc)}: the engine needs {_dotted(GLIBC)}: "
@@ -217,10 +226,14 @@ def refusal(
     return None
 
 
-def refusal_here() -> str | None:
-    """Why there can be no environment on this machine, in one line; `None` where there can."""
+def refusal_here(own_wheel: bool) -> str | None:
+    """Why there can be no environment on this machine, in one line; `None` where there can.
+
+    Args:
+        own_wheel: whether the user has a wheel of the engine.
+    """
     library, version = platform.libc_ver()
     glibc = _numbers(version)[:2] if library == "glibc" else ()
     bits = 64 if sys.maxsize > 2**32 else 32
     python = sys.version_info[:2]
-    return refusal(platform.system(), platform.machine(), (python[0], python[1]), bits, is_musl(), glibc)
+    return refusal(platform.system(), platform.machine(), (python[0], python[1]), bits, is_musl(), glibc, own_wheel)

@@ -14,12 +14,56 @@ from typing import Any, Literal, TypeVar, Union, cast
 
 Own = TypeVar("Own", bound="Message")
 
-#: Turns a JSON value into a field's.
+#: Turns a JSON value into a field's; raises ValueError if it is of another type.
 Reader = Callable[[Any], Any]
+
+#: The types of JSON's values, as errors have them.
+NAMES: dict[type[Any], str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    type(None): "null",
+    list: "a list",
+    dict: "an object",
+}
+
+
+def expect(what: str, value: Any, *kinds: type[Any]) -> None:
+    """Refuses an argument of another type.
+
+    Raises:
+        TypeError: it is of none of these types.
+    """
+    if not isinstance(value, kinds):
+        names = dict.fromkeys("None" if kind is type(None) else kind.__name__ for kind in kinds)
+        raise TypeError(f"{what}: expected {' or '.join(names)}, not {type(value).__name__}")
+
+
+class _Misread(ValueError):
+    """A field's value is of another type."""
+
+    def __init__(self, expected: str, value: Any) -> None:
+        super().__init__(f"expected {expected}, not {NAMES.get(value.__class__, value.__class__.__name__)}")
+        self.expected = expected
 
 
 def _unchanged(value: Any) -> Any:
     return value
+
+
+def _of_type(kind: type[Any]) -> Reader:
+    """How a value of one of JSON's own types is read."""
+    # A whole number is a number, and truth is neither.
+    wider: dict[type[Any], tuple[type[Any], ...]] = {float: (float, int), dict: (Mapping,)}
+    kinds = wider.get(kind, (kind,))
+
+    def read(value: Any) -> Any:
+        if isinstance(value, kinds) and (kind is bool or not isinstance(value, bool)):
+            return value
+        raise _Misread(NAMES[kind], value)
+
+    return read
 
 
 def _of_kinds(kinds: Sequence[type[Message]]) -> Reader:
@@ -32,10 +76,21 @@ def _of_kinds(kinds: Sequence[type[Message]]) -> Reader:
 
     def read(value: Any) -> Any:
         if not isinstance(value, Mapping):
-            return value
+            raise _Misread(NAMES[dict], value)
         found = cast(Mapping[str, Any], value)
         kind = named.get(str(found.get("kind")))
         return found if kind is None else kind.from_json(found)
+
+    return read
+
+
+def _of_message(kind: type[Message]) -> Reader:
+    """How a message is read."""
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise _Misread(NAMES[dict], value)
+        return kind.from_json(cast(Mapping[str, Any], value))
 
     return read
 
@@ -45,12 +100,36 @@ def _of_tuple(arguments: Sequence[Any]) -> Reader:
     readers = [_reader(one) for one in arguments if one is not Ellipsis]
 
     def read(value: Any) -> Any:
-        if not isinstance(value, list):
-            return value
+        # A message's own field has a tuple already.
+        if not isinstance(value, (list, tuple)):
+            raise _Misread(NAMES[list], value)
         found = cast("list[Any]", value)
         if Ellipsis in arguments:
             return tuple(map(readers[0], found))
-        return tuple(read(one) for read, one in zip(readers, found)) if len(found) == len(readers) else found
+        if len(readers) != len(found):
+            raise _Misread(f"a list of {len(readers)}", value)
+        return tuple(read(one) for read, one in zip(readers, found))
+
+    return read
+
+
+def _of_several(arguments: Sequence[Any]) -> Reader:
+    """How a value of one of several types is read."""
+    kinds = [one for one in arguments if isinstance(one, type) and issubclass(one, Message)]
+    others = [_reader(one) for one in arguments if one not in kinds and one is not type(None)]
+    readers = [_of_kinds(kinds) if len(kinds) > 1 else _reader(kinds[0]), *others] if kinds else others
+    is_optional = type(None) in arguments
+
+    def read(value: Any) -> Any:
+        if is_optional and value is None:
+            return None
+        expected: list[str] = []
+        for reader in readers:
+            try:
+                return reader(value)
+            except _Misread as error:
+                expected.append(error.expected)
+        raise _Misread(" or ".join(expected), value)
 
     return read
 
@@ -60,19 +139,16 @@ def _reader(annotation: Any) -> Reader:
     than this package."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (Union, types.UnionType):
-        kinds = [one for one in arguments if isinstance(one, type) and issubclass(one, Message)]
-        if len(kinds) > 1:
-            return _of_kinds(kinds)
-        if kinds:
-            return _reader(kinds[0])
-        sequences = [one for one in arguments if typing.get_origin(one) is tuple]
-        return _reader(sequences[0]) if sequences else _unchanged
+        return _of_several(arguments)
     if origin is tuple:
         return _of_tuple(arguments)
+    if origin is Literal:
+        return _of_type(str)
+    kind = dict if origin in (dict, Mapping) else annotation
+    if kind in NAMES:
+        return _of_type(kind)
     if isinstance(annotation, type) and issubclass(annotation, Message):
-        return lambda value: (
-            annotation.from_json(cast(Mapping[str, Any], value)) if isinstance(value, Mapping) else value
-        )
+        return _of_message(annotation)
     return _unchanged
 
 
@@ -130,6 +206,19 @@ def _written(value: Any) -> str:
     raise TypeError(f"{type(value).__name__} can't be written as JSON")
 
 
+def settings_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A policy's settings by its own names for them: `min_tile`, as Python has names, is `min-tile`.
+
+    Raises:
+        TypeError: it is no mapping, or a value is none of a setting's.
+    """
+    expect("settings", settings, Mapping)
+    for name, value in settings.items():
+        expect("the name of a setting", name, str)
+        expect(f"settings: {name!r}", value, bool, int, float, str)
+    return {name.replace("_", "-"): value for name, value in settings.items()}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Message:
     """A frozen dataclass of this package's, with the field names of its JSON.
@@ -145,14 +234,24 @@ class Message:
         """A message from JSON text, or from a mapping as `json.loads` gives it. Unknown fields are ignored.
 
         Raises:
-            ValueError: it is no JSON object, or a field is missing.
+            ValueError: it is no JSON object, a field is missing, or one has a value of another type.
         """
-        found: Any = json.loads(value) if isinstance(value, (str, bytes)) else value
-        if not isinstance(found, Mapping):
-            raise ValueError(f"{cls.__name__}: expected a JSON object")
-        read = cast(Mapping[str, Any], found)
-        fields = _fields(cls)
-        known = {fields[key][0]: fields[key][1](inner) for key, inner in read.items() if key in fields}
+        try:
+            found: Any = json.loads(value) if isinstance(value, (str, bytes)) else value
+            if not isinstance(found, Mapping):
+                raise ValueError(f"{cls.__name__}: expected a JSON object")
+            read = cast(Mapping[str, Any], found)
+            fields = _fields(cls)
+            known: dict[str, Any] = {}
+            for key, inner in read.items():
+                if key in fields:
+                    name, reader = fields[key]
+                    try:
+                        known[name] = reader(inner)
+                    except _Misread as error:
+                        raise ValueError(f"{cls.__name__}.{key}: {error}") from None
+        except RecursionError:
+            raise ValueError(f"{cls.__name__}: it is nested too deeply") from None
         try:
             message = cls(**known)
         except TypeError as error:

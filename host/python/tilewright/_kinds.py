@@ -25,7 +25,9 @@ class Kind:
     capabilities: type[Any]
     plan: type[Any]
     cost: type[Any]
+    attempt: type[Any]
     failed: type[Any]
+    outcome: type[Any]
     record: type[Any]
 
 
@@ -35,7 +37,9 @@ VAE = Kind(
     records.Capabilities,
     records.Plan,
     records.Cost,
+    records.Attempt,
     records.FailedAttempt,
+    records.Outcome,
     records.Record,
 )
 DENOISE = Kind(
@@ -44,7 +48,9 @@ DENOISE = Kind(
     records.DenoiseCapabilities,
     records.DenoisePlan,
     records.DenoiseCost,
+    records.DenoiseAttempt,
     records.DenoiseFailedAttempt,
+    records.DenoiseOutcome,
     records.DenoiseRecord,
 )
 TEXT = Kind(
@@ -53,7 +59,9 @@ TEXT = Kind(
     records.TextCapabilities,
     records.TextPlan,
     records.TextCost,
+    records.TextAttempt,
     records.TextFailedAttempt,
+    records.TextOutcome,
     records.TextRecord,
 )
 

@@ -27,10 +27,8 @@ PLACE = os.path.join("tilewright_engine", "bin", NAME)
 #: The PyTorch that the program is built for.
 TORCH = "2.11"
 
-MISSING = (
-    "the program is not installed here: install it beside a PyTorch 2.11 by pip install 'tilewright[engine]', "
-    "or into an environment of its own by tilewright engine install"
-)
+#: The way that leaves every other package as it is.
+_PRIVATE = "an environment of its own by tilewright engine install (see tilewright engine --help)"
 
 
 def data_folder() -> str:
@@ -48,22 +46,28 @@ def data_folder() -> str:
     return os.path.join(base, NAME)
 
 
-def _private_sites() -> list[str]:
-    """The folders of packages of the private environment that is in use."""
+def _private() -> tuple[str, list[str]]:
+    """The private environment that is in use, and its folders of packages; empty if there is none."""
     try:
-        libraries = os.path.join(data_folder(), "engines", "current", "lib")
-        found = sorted(os.listdir(libraries))
+        link = os.path.join(data_folder(), "engines", "current")
+        name = os.path.basename(os.readlink(link))
     except (ProgramError, OSError):
-        return []
-    return [os.path.join(libraries, name, "site-packages") for name in found if name.startswith("python3")]
+        return "", []
+    libraries = os.path.join(link, "lib")
+    try:
+        pythons = sorted(os.listdir(libraries))
+    except OSError:
+        # Without its packages it is damaged, without its folder it was removed.
+        return (name if os.path.isdir(link) else ""), []
+    return name, [os.path.join(libraries, each, "site-packages") for each in pythons if each.startswith("python3")]
 
 
 def _is_program(path: str) -> bool:
     return os.path.isfile(path) and os.access(path, os.X_OK)
 
 
-def _is_own_command(path: str) -> bool:
-    """True for a script that would come back here."""
+def is_script(path: str) -> bool:
+    """True for a script, which may lead back to this command."""
     try:
         with open(path, "rb") as file:
             return file.read(2) == b"#!"
@@ -82,8 +86,8 @@ def candidates() -> Iterator[str]:
     """The places where the program may be, in the order in which they count, `TILEWRIGHT_PROGRAM` aside."""
     # Without importing anything: a search of the path takes less than an import.
     yield from (os.path.join(site, PLACE) for site in sys.path if site)
-    yield from (os.path.join(site, PLACE) for site in _private_sites())
-    yield from (path for path in _on_path(NAME) if not _is_own_command(path))
+    yield from (os.path.join(site, PLACE) for site in _private()[1])
+    yield from (path for path in _on_path(NAME) if not is_script(path))
 
 
 def find_program() -> str:
@@ -107,7 +111,69 @@ def find_program() -> str:
         if not reason:
             return path
         misfit = misfit or reason
-    raise ProgramError(misfit or MISSING)
+    raise ProgramError(_damage() or misfit or _missing())
+
+
+def torch_beside(site: str) -> str:
+    """The version of the PyTorch in a folder of packages; empty if there is none."""
+    try:
+        with open(os.path.join(site, "torch", "version.py"), encoding="utf-8", errors="replace") as file:
+            found = file.read(4096)
+    except OSError:
+        return ""
+    # The file's first lines are of the form __version__ = '2.11.0+cpu'.
+    return found.partition("__version__ = ")[2].partition("\n")[0].strip("'\" ") or "of an unknown version"
+
+
+def serves(torch: str) -> bool:
+    """True for a version of PyTorch that the program runs with."""
+    return torch == TORCH or torch.startswith(f"{TORCH}.")
+
+
+def fault_of(site: str) -> str:
+    """What is wrong with a private environment's folder of packages; empty if nothing is."""
+    if not _is_program(os.path.join(site, PLACE)):
+        return "its program is gone"
+    torch = torch_beside(site)
+    if not torch or not os.path.isfile(os.path.join(site, "torch", "lib", "libtorch.so")):
+        return "its PyTorch is gone"
+    return "" if serves(torch) else f"its PyTorch is {torch}, and the program needs {TORCH}"
+
+
+def _damage() -> str:
+    """The reason that the private environment in use does not serve; empty if there is none, or if it does."""
+    name, sites = _private()
+    faults = [fault_of(site) for site in sites] or ["its packages are gone"]
+    if not name or not all(faults):
+        return ""
+    return (
+        f"the private environment {name} is damaged: {faults[0]}: run tilewright engine remove {name} and tilewright "
+        "engine install"
+    )
+
+
+def _torch_elsewhere(site: str) -> tuple[str, str]:
+    """The folder and the version of the PyTorch that this Python has, in another folder than a certain one."""
+    for folder in sys.path:
+        torch = torch_beside(folder) if folder and os.path.realpath(folder) != os.path.realpath(site) else ""
+        if torch:
+            return folder, torch
+    return "", ""
+
+
+def _missing() -> str:
+    """What to say where there is no program."""
+    folder, torch = _torch_elsewhere("")
+    if torch and not serves(torch):
+        # pip would put the program's PyTorch in place of it.
+        return (
+            f"the program is not installed here, and PyTorch {torch} in {folder} is not the {TORCH} that it needs: "
+            f"give it {_PRIVATE}"
+        )
+    return (
+        f"the program is not installed here: install it beside a PyTorch {TORCH} by pip install 'tilewright[engine]', "
+        f"or into {_PRIVATE}"
+    )
 
 
 def _torch_fault(program: str) -> str:
@@ -115,20 +181,17 @@ def _torch_fault(program: str) -> str:
     in no package."""
     if not program.endswith(os.sep + PLACE):
         return ""
-    site = program.removesuffix(PLACE)
-    advice = (
-        f"install torch=={TORCH}.* there, or give the program an environment of its own by tilewright engine install"
-    )
-    try:
-        with open(os.path.join(site, "torch", "version.py")) as file:
-            found = file.read(4096)
-    except OSError:
-        return f"{site}: the program needs PyTorch {TORCH}, and there is none beside it: {advice}"
-    # The file's first lines are of the form __version__ = '2.11.0+cpu'.
-    said = found.partition("__version__ = ")[2].partition("\n")[0].strip("'\" ")
-    if said == TORCH or said.startswith(f"{TORCH}."):
-        return ""
-    return f"{site}: the program needs PyTorch {TORCH}, and {said or 'another'} is beside it: {advice}"
+    site = program.removesuffix(os.sep + PLACE)
+    if site in _private()[1]:
+        return fault_of(site)
+    needs = f"{site}: the program needs PyTorch {TORCH} beside it, and"
+    torch = torch_beside(site)
+    if torch:
+        return "" if serves(torch) else f"{needs} {torch} is there: give it {_PRIVATE}"
+    folder, torch = _torch_elsewhere(site)
+    if torch:
+        return f"{needs} {torch} is in {folder}: give it {_PRIVATE}"
+    return f"{needs} there is none: install torch=={TORCH}.* there, or give it {_PRIVATE}"
 
 
 def installed_version(program: str) -> str | None:

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import IO
 
 from . import __version__ as VERSION
-from ._installer import Progress
+from ._installer import FULL, Progress
 from ._program import NAME as PROGRAM
+from ._program import fault_of
 from .errors import TilewrightError
 
 #: The package of the program.
@@ -32,9 +33,13 @@ UNFINISHED = ".tilewright-"
 _NAME = re.compile(r"(?P<version>[0-9][^-]*)-torch(?P<torch>[0-9.]+)-(?P<flavour>[a-z]+[0-9.]*)")
 
 
+class FolderError(TilewrightError):
+    """The folder of environments can't be used as it is."""
+
+
 @dataclass(frozen=True)
 class Environment:
-    """A complete environment.
+    """An environment that was complete once.
 
     Attributes:
         path: its folder.
@@ -80,6 +85,13 @@ def program(path: Path) -> Path:
     raise TilewrightError(f"{path}: {ENGINE} {VERSION} has no program in it: is the wheel of this version?")
 
 
+def fault(path: Path) -> str:
+    """What an environment at `path` lacks by now; empty if nothing."""
+    sites = sorted(path.glob("lib/python3*/site-packages"))
+    faults = [fault_of(os.fspath(site)) for site in sites] or ["its packages are gone"]
+    return faults[0] if all(faults) else ""
+
+
 @dataclass(frozen=True)
 class Store:
     """The folder of environments."""
@@ -92,17 +104,17 @@ class Store:
         return self.folder / "current"
 
     def environments(self) -> list[Environment]:
-        """The complete ones, by name.
+        """Those that have got their names, by name.
 
         Raises:
-            TilewrightError: the folder can't be read.
+            FolderError: the folder can't be read.
         """
         try:
             paths = sorted(path for path in self.folder.iterdir() if path.is_dir() and not path.is_symlink())
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise TilewrightError(f"{self.folder}: {error.strerror}") from None
+            raise FolderError(f"{self.folder}: {error.strerror}") from None
         found = [(path, _NAME.fullmatch(path.name)) for path in paths]
         return [Environment(path, match["version"], match["torch"], match["flavour"]) for path, match in found if match]
 
@@ -119,13 +131,16 @@ class Store:
         """The lock on changes; waits for it, and says so.
 
         Raises:
-            TilewrightError: the folder can't be written.
+            FolderError: the folder can't be written.
+            OSError: the disk is full.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             lock = open(self.folder / ".lock", "a+b")
         except OSError as error:
-            raise TilewrightError(
+            if error.errno in FULL:
+                raise
+            raise FolderError(
                 f"{error.filename or self.folder}: {error.strerror}: make it writable, or name another folder by "
                 "XDG_DATA_HOME"
             ) from None
@@ -146,6 +161,18 @@ class Store:
         """Removes what ended installs and removals left. Only under the lock."""
         for path in self.folder.glob(f"{UNFINISHED}*"):
             delete(path)
+
+    def place(self, made: Path, name: str) -> None:
+        """Gives a new environment its name. What had it before goes aside under a temporary one: a kill in between
+        leaves neither, and never a part of one. Only under the lock."""
+        target, aside = self.folder / name, self.unfinished()
+        replaced = target.is_dir()
+        if replaced:
+            os.rename(target, aside)
+        os.rename(made, target)
+        sync_folder(self.folder)
+        if replaced:
+            delete(aside)
 
     def use(self, name: str) -> None:
         """Makes an environment the one in use, at once."""

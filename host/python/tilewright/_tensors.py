@@ -7,7 +7,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from .errors import TilewrightError
+from .errors import TilewrightError, one_line
 
 if TYPE_CHECKING:
     import numpy
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 #: Types by their names in files, little-endian.
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "|u1", "BOOL": "|b1"}
+
+#: Kinds of NumPy's types that are real numbers; V are those of other packages, as bfloat16.
+REAL = "biufV"
 
 #: The largest header that is read.
 LONGEST_HEADER = 100_000_000
@@ -26,11 +29,20 @@ def is_array(value: Any) -> bool:
 
 
 def to_safetensors(name: str, value: Any) -> bytes:
-    """A file with one tensor, in f32, or f16 if the values are."""
+    """A file with one tensor, in f32, or f16 if the values are.
+
+    Raises:
+        TypeError: the values are no real numbers, or none that NumPy has.
+    """
     import numpy
 
-    array: NDArray[Any] = numpy.asarray(value)
-    array = numpy.ascontiguousarray(array, dtype="<f2" if array.dtype == numpy.float16 else "<f4")
+    try:
+        array: NDArray[Any] = numpy.asarray(value)
+        if array.dtype.kind not in REAL:
+            raise TypeError(f"real numbers were expected, not {array.dtype}")
+        array = numpy.ascontiguousarray(array, dtype="<f2" if array.dtype == numpy.float16 else "<f4")
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(one_line(f"{name}: {error}")) from None
     dtype = "F16" if array.dtype == numpy.float16 else "F32"
     header = json.dumps({name: {"dtype": dtype, "shape": array.shape, "data_offsets": [0, array.nbytes]}}).encode()
     header += b" " * (-len(header) % 8)
@@ -50,15 +62,21 @@ def from_safetensors(data: bytes | bytearray, names: tuple[str, ...]) -> NDArray
     length = int.from_bytes(data[:8], "little")
     if not 2 <= length <= min(LONGEST_HEADER, len(data) - 8):
         raise TilewrightError("the result is no safetensors file: ask for format='safetensors' or 'latent'")
-    header: dict[str, Any] = json.loads(data[8 : 8 + length])
-    name = next((name for name in names if name in header), None)
-    if name is None:
-        raise TilewrightError(f"the result has no tensor named {' or '.join(names)}")
-    facts = header[name]
-    dtype = DTYPES.get(facts["dtype"])
-    if dtype is None:
-        raise TilewrightError(f"the result's tensor {name} is in {facts['dtype']}, which NumPy does not have")
-    shape: tuple[int, ...] = tuple(facts["shape"])
-    start = 8 + length + facts["data_offsets"][0]
-    values: Any = numpy.frombuffer(data, dtype=dtype, count=math.prod(shape), offset=start)
-    return values.reshape(shape).astype(numpy.float32, copy=False)
+    try:
+        header: dict[str, Any] = json.loads(data[8 : 8 + length])
+        name = next((name for name in names if name in header), None)
+        if name is None:
+            raise TilewrightError(f"the result has no tensor named {' or '.join(names)}")
+        facts = header[name]
+        dtype = DTYPES.get(facts["dtype"])
+        if dtype is None:
+            raise TilewrightError(f"the result's tensor {name} is in {facts['dtype']}, which NumPy does not have")
+        shape: tuple[int, ...] = tuple(facts["shape"])
+        first, end = facts["data_offsets"]
+        if min(first, *shape) < 0 or end - first != math.prod(shape) * numpy.dtype(dtype).itemsize:
+            raise ValueError(f"{end - first} bytes are no {facts['dtype']} of {list(shape)}")
+        # What lies beyond the end is refused.
+        values: Any = numpy.frombuffer(data, dtype=dtype, count=math.prod(shape), offset=8 + length + first)
+        return values.reshape(shape).astype(numpy.float32, copy=False)
+    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, AttributeError) as error:
+        raise TilewrightError(f"the result is a damaged safetensors file: {error}") from None

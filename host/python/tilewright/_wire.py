@@ -6,19 +6,28 @@ import contextlib
 import io
 import json
 import os
+import re
+import ssl
 import uuid
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from typing import IO, TYPE_CHECKING, Any, Union, cast
+from collections.abc import Generator, Iterator, Mapping
+from math import isfinite
+from typing import IO, Any, TypeVar, Union, cast
+from urllib.parse import quote
+
+import httpx
 
 from . import api
+from ._json import Message, expect, settings_of
 from ._tensors import is_array, to_safetensors
 from .errors import ConnectionFailed, JobFailed, RequestError, TilewrightError
 
-if TYPE_CHECKING:
-    import httpx
+MessageT = TypeVar("MessageT", bound=Message)
 
 #: A file that a job reads: a path, its bytes, an open binary file, or an array.
 Source = Union[str, "os.PathLike[str]", bytes, IO[bytes], Any]
+
+#: What a source is, for errors.
+EXPECTED = "expected a path, bytes, a binary file or an array"
 
 #: The names of a job's files, and of the tensor that an array becomes.
 TENSORS = {"latent": "latent", "noise": "noise", "mask": "mask", "image": "sample"}
@@ -26,11 +35,106 @@ TENSORS = {"latent": "latent", "noise": "noise", "mask": "mask", "image": "sampl
 #: The tensors of results.
 RESULTS = ("latent_tensor", "latent", "sample")
 
+JSON = "application/json"
+
 #: Seconds that an answer may take to begin: a module may have to be compiled.
 PATIENCE = 300.0
 
 #: States in which nothing more happens to a job.
 ENDS = frozenset({"done", "failed", "cancelled", "expired"})
+
+#: How a server refuses jobs while it ends.
+ENDING = "the server is about to end"
+
+#: What is raised below where a request fails; `fault` says what each is to callers.
+FOREIGN = (RequestError, httpx.RequestError, httpx.InvalidURL, UnicodeEncodeError, RuntimeError)
+
+#: What an address looks like.
+ADDRESSES = "expected http://HOST[:PORT], https://HOST[:PORT] or unix:PATH"
+
+
+class EarlyEnd(httpx.RemoteProtocolError):
+    """A stream ended before its job: a server does that when it ends itself."""
+
+    def __init__(self) -> None:
+        super().__init__("the server ended; the job goes on when it is back")
+
+
+# Where requests go.
+
+
+def shown(address: str) -> str:
+    """An address without the name and password in it."""
+    return re.sub("(?<=://)[^/?#]*@", "", address)
+
+
+def server_of(address: str) -> tuple[str, str | None]:
+    """The URL of a server, and its socket if it has one.
+
+    Raises:
+        TilewrightError: it is no address.
+    """
+    # Where a wrong one has its password is unknown, but it is before the last @.
+    refused = TilewrightError(f"{address.rpartition('@')[2]}: {ADDRESSES}")
+    socket = address.removeprefix("unix:")
+    if socket != address:
+        if "\0" in socket:
+            raise refused
+        return "http://localhost", socket
+    try:
+        url = httpx.URL(address)
+    except httpx.InvalidURL:
+        raise refused from None
+    is_right = url.scheme in ("http", "https") and url.host and (url.port or 1) < 2**16
+    if not is_right or not address.isprintable():
+        raise refused
+    return address, None
+
+
+def headers_of(token: str | None) -> dict[str, str]:
+    """The headers of each request.
+
+    Raises:
+        TilewrightError: no server has such a token.
+    """
+    expect("token", token, str, type(None))
+    if not token:
+        return {}
+    if not (token.isascii() and token.isprintable()):
+        raise TilewrightError("token: expected printable ASCII: copy the line of the token's file again")
+    return {"authorization": f"Bearer {token}"}
+
+
+def trust_of(verify: str | os.PathLike[str] | bool) -> ssl.SSLContext | bool:
+    """The authorities that a server's certificate may be of.
+
+    Raises:
+        TilewrightError: the file can't be read, or holds no certificates.
+    """
+    if isinstance(verify, bool):
+        return verify
+    try:
+        return ssl.create_default_context(cafile=verify)
+    except ssl.SSLError:
+        raise TilewrightError(f"{os.fspath(verify)}: expected certificates in PEM") from None
+    except (OSError, ValueError) as error:
+        raise TilewrightError(f"{os.fspath(verify)}: {reason(error)}") from None
+
+
+def path(kind: str, name: str, *further: str) -> str:
+    """The path of something that the caller names, as of a job by its id.
+
+    Raises:
+        TilewrightError: nothing has such a name.
+    """
+    expect(f"a name or id of {kind}", name, str)
+    # These would be other paths.
+    if name in ("", ".", ".."):
+        raise TilewrightError(f"{kind}: {name!r} is no name or id")
+    return "/".join(("/v1", kind, quote(name, safe="", errors="replace"), *further))
+
+
+# What requests hold.
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,17 +164,77 @@ def of_encode(model: str, frames: int | None, options: Mapping[str, Any]) -> dic
     return {**given({**options, "model": model}), "encode": given({"frames": frames})}
 
 
-def module(parts: Mapping[str, tuple[str, Any, str]]) -> dict[str, Any]:
-    """The body and headers of a module."""
-    return {"content": parts["module"][1].read(), "headers": {"content-type": "application/wasm"}}
-
-
 def replacement(module: str | None, settings: Mapping[str, Any] | None) -> dict[str, Any]:
     """The module that is to be in force, with its settings."""
-    body: dict[str, Any] = {} if settings is None else {"settings": dict(settings)}
+    request: dict[str, Any] = {} if settings is None else {"settings": settings_of(settings)}
     if module is not None:
-        body["digest" if module.startswith("sha256:") else "source"] = module
-    return body
+        request["digest" if module.startswith("sha256:") else "source"] = module
+    return body(request)
+
+
+def body(request: Mapping[str, Any] | api.JobRequest) -> dict[str, Any]:
+    """The body and headers of a request in JSON.
+
+    Raises:
+        TilewrightError: a field has a value that JSON does not have.
+    """
+    return {"content": written_json(request), "headers": {"content-type": JSON}}
+
+
+def query(filter: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a listing.
+
+    Raises:
+        TilewrightError: a value can't be one.
+    """
+    found = given(filter)
+    written_json(found)
+    return found
+
+
+def written_json(request: Mapping[str, Any] | api.JobRequest) -> bytes:
+    """A request as JSON text.
+
+    Raises:
+        TilewrightError: a field has a value that JSON does not have.
+    """
+    try:
+        text = json.dumps(_plain(request), ensure_ascii=False, allow_nan=False, default=_plain)
+        return text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        found = ""
+        with contextlib.suppress(RecursionError):
+            found = _unwritable("", request)
+        raise TilewrightError(found or str(error)) from None
+
+
+def _plain(value: Any) -> Any:
+    """A message, a mapping or a path, as JSON has it."""
+    if isinstance(value, Message):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return dict(cast(Mapping[str, Any], value))
+    return os.fspath(cast("os.PathLike[str]", value))
+
+
+def _unwritable(name: str, value: Any) -> str:
+    """The field that can't be written, and why; empty if all can."""
+    if isinstance(value, Message):
+        value = value.to_dict()
+    if isinstance(value, Mapping):
+        fields = cast(Mapping[Any, Any], value).items()
+        inner = [_unwritable(f"{name}.{key}" if name else str(key), one) for key, one in fields]
+        return next(filter(None, inner), "")
+    if isinstance(value, (list, tuple)):
+        inner = [_unwritable(f"{name}[{place}]", one) for place, one in enumerate(cast("list[Any]", value))]
+        return next(filter(None, inner), "")
+    if isinstance(value, float):
+        return "" if isfinite(value) else f"{name}: {value} is no number of JSON"
+    if isinstance(value, str):
+        return "" if value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value) else f"{name}: {value!r} is no text"
+    if value is None or isinstance(value, (int, os.PathLike)):
+        return ""
+    return f"{name}: expected a text, number, list or mapping, not {type(value).__name__}"
 
 
 @contextlib.contextmanager
@@ -82,37 +246,62 @@ def opened(files: Mapping[str, Source | None]) -> Generator[dict[str, tuple[str,
             if source is None:
                 continue
             if isinstance(source, (str, os.PathLike)):
-                path = cast(str, os.fspath(source))
+                named = cast(str, os.fspath(source))
                 try:
-                    content: Any = stack.enter_context(open(path, "rb"))
-                except OSError as error:
-                    raise TilewrightError(f"{path}: {error.strerror}") from None
+                    content: Any = stack.enter_context(open(named, "rb"))
+                except (OSError, ValueError) as error:
+                    raise TilewrightError(f"{named}: {reason(error)}") from None
             # As files, they are sent in pieces: httpx copies bytes as a whole, and more than once.
             elif isinstance(source, (bytes, bytearray, memoryview)):
                 content = io.BytesIO(cast(bytes, source))
             elif is_array(source):
                 content = io.BytesIO(to_safetensors(TENSORS.get(name, name), source))
-            elif hasattr(source, "read"):
+            elif _is_binary(name, source):
                 content = source
             else:
-                raise TypeError(f"{name}: expected a path, bytes, a binary file or an array, not {type(source).__name__}")
+                raise TypeError(f"{name}: {EXPECTED}, not {type(source).__name__}")
             parts[name] = (name, content, "application/octet-stream")
         yield parts
 
 
 @contextlib.contextmanager
+def opened_module(source: Source) -> Generator[dict[str, Any], None, None]:
+    """The body and headers of a module, which is open until the block ends."""
+    if source is None:
+        raise TypeError(f"module: {EXPECTED}, not None")
+    with opened({"module": source}) as parts:
+        yield {"content": parts["module"][1].read(), "headers": {"content-type": "application/wasm"}}
+
+
+def _is_binary(name: str, source: Any) -> bool:
+    """True for an open file of bytes."""
+    try:
+        return hasattr(source, "read") and isinstance(source.read(0), bytes)
+    except (OSError, ValueError) as error:
+        raise TilewrightError(f"{name}: the file can't be read: {reason(error)}") from None
+
+
+@contextlib.contextmanager
 def written(path: str | os.PathLike[str], *, survives: bool = True) -> Generator[IO[bytes], None, None]:
-    """A file to write that gets its name only when all of it is there.
+    """A file to write that gets its name only when all of it is there. What a link leads to is written, not the link.
 
     Args:
         survives: a power failure leaves it whole, too, which takes the disk some time.
 
     Raises:
-        TilewrightError: it can't be written.
+        TilewrightError: it can't be written, or something else than a file has its name.
     """
-    target = os.fspath(path)
-    unfinished = os.path.join(os.path.dirname(target), f".tilewright-{uuid.uuid4().hex}")
+    named = os.fspath(path)
     try:
+        target = os.path.realpath(named)
+        if os.path.exists(named):
+            # A link of the system's may lead to a file that has no name any more.
+            is_file = os.path.isfile(named) and os.path.exists(target) and os.path.samefile(named, target)
+        else:
+            is_file = bool(os.path.basename(named)) and not os.path.lexists(target)
+        if not is_file:
+            raise TilewrightError(f"{named or repr(named)}: it is no regular file: name another")
+        unfinished = os.path.join(os.path.dirname(target), f".tilewright-{uuid.uuid4().hex}")
         with open(unfinished, "xb") as file:
             try:
                 yield file
@@ -123,19 +312,99 @@ def written(path: str | os.PathLike[str], *, survives: bool = True) -> Generator
             except BaseException:
                 os.unlink(unfinished)
                 raise
-    except OSError as error:
-        raise TilewrightError(f"{target}: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:
+        raise TilewrightError(f"{named}: {reason(error)}") from None
 
 
-def form(request: Mapping[str, Any], parts: Mapping[str, tuple[str, Any, str]]) -> dict[str, Any]:
+def form(request: Mapping[str, Any] | api.JobRequest, parts: Mapping[str, tuple[str, Any, str]]) -> dict[str, Any]:
     """The body and headers of a submission."""
+    expect("request", request, Mapping, api.JobRequest)
     # Sent again after a break, it would be the same job.
     headers = {"idempotency-key": str(uuid.uuid4())}
     if not parts:
-        return {"json": dict(request), "headers": headers}
-    files: list[tuple[str, tuple[str | None, Any, str]]] = [("request", (None, json.dumps(request).encode(), "application/json"))]
+        whole = body(request)
+        return {**whole, "headers": {**whole["headers"], **headers}}
+    files: list[tuple[str, tuple[str | None, Any, str]]] = [("request", (None, written_json(request), JSON))]
     files.extend((name, part) for name, part in parts.items())
     return {"files": files, "headers": headers}
+
+
+# What comes back.
+
+
+def reason(error: BaseException) -> str:
+    """A foreign exception in words."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def fault(address: str, error: Exception, session: httpx.Client | httpx.AsyncClient) -> TilewrightError | None:
+    """What one of `FOREIGN` is to callers; None if the connection broke or the server ends, of which an engine knows
+    more."""
+    if isinstance(error, RequestError):
+        return None if str(error) == ENDING else error
+    if isinstance(error, httpx.TransportError):
+        return None
+    if isinstance(error, RuntimeError):
+        # Another thread or task has closed it meanwhile.
+        if session.is_closed:
+            return None
+        raise error
+    if isinstance(error, httpx.RequestError):
+        return odd(address, error)
+    # Its text may have a token in it.
+    return TilewrightError(f"{shown(address)}: the request can't be sent: {type(error).__name__}")
+
+
+def odd(address: str, error: Exception) -> ConnectionFailed:
+    """The error of an answer that is none of the interface's."""
+    return ConnectionFailed(f"{shown(address)}: answered something else than Tilewright's interface: {reason(error)}")
+
+
+def broken(address: str, error: Exception) -> TilewrightError:
+    """The error of a connection that broke, or of a server that ends."""
+    if isinstance(error, RequestError):
+        return error
+    return ConnectionFailed(f"{shown(address)}: {reason(error)}")
+
+
+@contextlib.contextmanager
+def understood(address: str) -> Generator[None, None, None]:
+    """An answer is read meanwhile.
+
+    Raises:
+        ConnectionFailed: it is none of the interface's.
+    """
+    try:
+        yield
+    except (ValueError, RecursionError) as error:
+        raise odd(address, error) from None
+
+
+def message(address: str, kind: type[MessageT], content: bytes) -> MessageT:
+    """The message that an answer is.
+
+    Raises:
+        ConnectionFailed: it is something else.
+    """
+    with understood(address):
+        return kind.from_json(content)
+
+
+def mapping(address: str, content: bytes) -> dict[str, Any]:
+    """The object that an answer is.
+
+    Raises:
+        ConnectionFailed: it is something else.
+    """
+    with understood(address):
+        return _object(content)
+
+
+def _object(text: str | bytes) -> dict[str, Any]:
+    found: Any = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("expected a JSON object")
+    return cast("dict[str, Any]", found)
 
 
 def check(response: httpx.Response) -> httpx.Response:
@@ -148,50 +417,69 @@ def check(response: httpx.Response) -> httpx.Response:
         return response
     try:
         line = str(response.json()["detail"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         line = f"{response.status_code} {response.reason_phrase}"
     wait = response.headers.get("retry-after", "")
-    raise RequestError(line, response.status_code, float(wait) if wait.isdigit() else None)
-
-
-def broken(address: str, error: Exception) -> ConnectionFailed:
-    """The error of a connection."""
-    text = str(error) or type(error).__name__
-    return ConnectionFailed(f"{address}: {text}")
-
-
-def left(address: str) -> ConnectionFailed:
-    """The error of a stream that ended before its job."""
-    return broken(address, ConnectionError("the server ended; the job goes on when it is back"))
-
-
-def events(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Server-sent events out of the lines of a stream."""
-    state = Events()
-    for line in lines:
-        yield from state.add(line)
+    # A date says nothing without the server's clock.
+    seconds = float(wait) if wait.isascii() and wait.isdecimal() else None
+    raise RequestError(line, response.status_code, seconds)
 
 
 class Events:
-    """Server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html), a line at a time."""
+    """A job's server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html), as they arrive."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str, response: httpx.Response) -> None:
+        self._address = address
+        self._rest = b""
         self._name = "message"
-        self._data: list[str] = []
+        self._data: list[bytes] = []
+        #: The job as it is after the last event that tells of it.
+        self.job: api.Job | None = None
+        with understood(address):
+            kind = response.headers.get("content-type", "")
+            if not kind.startswith("text/event-stream"):
+                raise ValueError(f"no events, but {kind or 'a file'}")
 
-    def add(self, line: str) -> list[tuple[str, dict[str, Any]]]:
-        """Takes a line, without its end; an empty one completes an event."""
+    def add(self, chunk: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Takes a piece of the stream, and gives the events that are whole by then.
+
+        Raises:
+            ConnectionFailed: they are none of a job's.
+        """
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for line in lines:
+            with understood(self._address):
+                event = self._add_line(line.removesuffix(b"\r"))
+            if event is not None:
+                yield event
+
+    def check_end(self) -> None:
+        """Refuses the end of the stream if it is not the job's.
+
+        Raises:
+            EarlyEnd: the job goes on.
+        """
+        if self.job is None or self.job.state not in ENDS:
+            raise EarlyEnd
+
+    def _add_line(self, line: bytes) -> tuple[str, dict[str, Any]] | None:
+        """An empty line completes an event."""
         if line:
-            field, _, value = line.partition(":")
-            value = value.removeprefix(" ")
-            if field == "event":
-                self._name = value
-            elif field == "data":
+            field, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
+            if field == b"event":
+                self._name = value.decode()
+            elif field == b"data":
                 self._data.append(value)
-            return []
-        found = [(self._name, json.loads("\n".join(self._data)))] if self._data else []
+            return None
+        name, data = self._name, self._data
         self._name, self._data = "message", []
-        return found
+        if not data:
+            return None
+        found = _object(b"\n".join(data))
+        if name in ("job", "end"):
+            self.job = api.Job.from_json(found)
+        return name, found
 
 
 def ended(job: api.Job) -> api.Job:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from . import _wire, api
-from ._connection import AsyncConnection
+from ._connection import AsyncConnection, Verify
 from ._tensors import from_safetensors
 from ._wire import PATIENCE, Source
-from .client import DEFAULT, Client, OnEvent
+from .client import Client, OnEvent, named_server
+from .errors import TilewrightError
 
 if TYPE_CHECKING:
     import numpy
@@ -30,19 +31,30 @@ class AsyncClient:
         address: the server's URL, as for `Client`; or a `Client` or an `Engine`, whose server it speaks to.
         token: the server's token, if it asks for one.
         verify: a file with the authority's certificates (PEM), or False to trust any.
+
+    Raises:
+        TilewrightError: it is no address, or no token.
     """
 
     def __init__(
-        self, address: str | Client | None = None, *, token: str | None = None, verify: str | bool = True
+        self, address: str | Client | None = None, *, token: str | None = None, verify: Verify = True
     ) -> None:
         of = address.connection if isinstance(address, Client) else None
-        named = address if isinstance(address, str) else None
-        named = (named or os.environ.get("TILEWRIGHT_SERVER") or DEFAULT).rstrip("/")
-        self._connection = AsyncConnection(named, token, verify, of)
+        named = address.address if isinstance(address, Client) else named_server(address)
+        #: The connection.
+        self.connection = AsyncConnection(named, token, verify, of)
+
+    @property
+    def address(self) -> str:
+        """The server's address."""
+        return self.connection.address
+
+    def __repr__(self) -> str:
+        return f"<AsyncClient {_wire.shown(self.address)}>"
 
     async def close(self) -> None:
         """Closes the connections; an engine's program goes on."""
-        await self._connection.close()
+        await self.connection.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -56,10 +68,9 @@ class AsyncClient:
         self, request: Mapping[str, Any] | api.JobRequest, files: Mapping[str, Source | None] | None = None
     ) -> AsyncJob:
         """As `Client.submit`."""
-        body = request.to_dict() if isinstance(request, api.JobRequest) else dict(request)
         with _wire.opened(files or {}) as parts:
-            answer = await self._connection.ask("POST", "/v1/jobs", **_wire.form(body, parts))
-        return AsyncJob(self._connection, api.Job.from_json(answer.content))
+            state = await self.connection.read(api.Job, "POST", "/v1/jobs", **_wire.form(request, parts))
+        return AsyncJob(self.connection, state)
 
     async def generate(
         self,
@@ -104,26 +115,51 @@ class AsyncClient:
 
     async def job(self, id: str) -> AsyncJob:
         """As `Client.job`."""
-        answer = await self._connection.ask("GET", f"/v1/jobs/{id}")
-        return AsyncJob(self._connection, api.Job.from_json(answer.content))
+        return AsyncJob(self.connection, await self.connection.read(api.Job, "GET", _wire.path("jobs", id)))
+
+    async def jobs(self, **filter: Unpack[api.JobFilter]) -> AsyncIterator[AsyncJob]:
+        """As `Client.jobs`."""
+        parameters = _wire.query(filter)
+        while True:
+            page = await self.connection.read(api.Jobs, "GET", "/v1/jobs", params=parameters)
+            for job in page.jobs:
+                yield AsyncJob(self.connection, job)
+            if page.next is None:
+                return
+            parameters["before"] = page.next
 
     async def models(self) -> tuple[api.Model, ...]:
         """As `Client.models`."""
-        return api.ModelList.from_json((await self._connection.ask("GET", "/v1/models")).content).models
+        return (await self.connection.read(api.ModelList, "GET", "/v1/models")).models
+
+    async def devices(self) -> tuple[api.Device, ...]:
+        """As `Client.devices`."""
+        return (await self.connection.read(api.DeviceList, "GET", "/v1/devices")).devices
+
+    async def decisions(self, **filter: str | int) -> tuple[api.Decision, ...]:
+        """As `Client.decisions`."""
+        parameters = _wire.query(filter)
+        return (await self.connection.read(api.Decisions, "GET", "/v1/decisions", params=parameters)).decisions
+
+    async def is_ready(self) -> bool:
+        """As `Client.is_ready`."""
+        try:
+            return (await self.connection.read(api.Ready, "GET", "/readyz")).ready
+        except TilewrightError:
+            return False
 
     async def policies(self) -> tuple[api.Policy, ...]:
         """As `Client.policies`."""
-        return api.PolicyList.from_json((await self._connection.ask("GET", "/v1/policies")).content).policies
+        return (await self.connection.read(api.PolicyList, "GET", "/v1/policies")).policies
 
     async def policy(self, name: str) -> api.Policy:
         """As `Client.policy`."""
-        return api.Policy.from_json((await self._connection.ask("GET", f"/v1/policies/{name}")).content)
+        return await self.connection.read(api.Policy, "GET", _wire.path("policies", name))
 
     async def upload_policy(self, module: Source) -> api.Module:
         """As `Client.upload_policy`."""
-        with _wire.opened({"module": module}) as parts:
-            answer = await self._connection.ask("POST", "/v1/modules", **_wire.module(parts))
-        return api.Module.from_json(answer.content)
+        with _wire.opened_module(module) as request:
+            return await self.connection.read(api.Module, "POST", "/v1/modules", **request)
 
     async def swap_policy(
         self, name: str, module: str | None = None, *, settings: Mapping[str, Any] | None = None
@@ -131,12 +167,12 @@ class AsyncClient:
         """As `Client.swap_policy`."""
         if module is not None and module.endswith(".wasm"):
             module = (await self.upload_policy(module)).digest
-        answer = await self._connection.ask("POST", f"/v1/policies/{name}/swap", json=_wire.replacement(module, settings))
-        return api.Policy.from_json(answer.content)
+        request = _wire.replacement(module, settings)
+        return await self.connection.read(api.Policy, "POST", _wire.path("policies", name, "swap"), **request)
 
     async def roll_back_policy(self, name: str) -> api.Policy:
         """As `Client.roll_back_policy`."""
-        return api.Policy.from_json((await self._connection.ask("POST", f"/v1/policies/{name}/rollback")).content)
+        return await self.connection.read(api.Policy, "POST", _wire.path("policies", name, "rollback"))
 
 
 class AsyncJob:
@@ -158,25 +194,24 @@ class AsyncJob:
         """The id."""
         return self.state.id
 
-    @property
-    def _path(self) -> str:
-        return f"/v1/jobs/{self.id}"
+    def _path(self, *further: str) -> str:
+        return _wire.path("jobs", self.id, *further)
 
     async def refresh(self) -> api.Job:
         """As `Job.refresh`."""
-        self.state = api.Job.from_json((await self._connection.ask("GET", self._path)).content)
+        self.state = await self._connection.read(api.Job, "GET", self._path())
         return self.state
 
     async def events(self) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
         """As `Job.events`."""
-        parser = _wire.Events()
         timeout = httpx.Timeout(PATIENCE, read=None)
-        async with self._connection.stream(f"{self._path}/events", timeout=timeout) as response:
-            async for line in response.aiter_lines():
-                for name, data in parser.add(line):
-                    if name in ("job", "end"):
-                        self.state = api.Job.from_json(data)
-                    yield name, data
+        async with self._connection.stream(self._path("events"), timeout=timeout) as response:
+            events = _wire.Events(self._connection.address, response)
+            async for chunk in response.aiter_bytes():
+                for event in events.add(chunk):
+                    self.state = events.job or self.state
+                    yield event
+            events.check_end()
 
     async def wait(self, on_event: OnEvent | Callable[[str, dict[str, Any]], Awaitable[None]] | None = None) -> AsyncJob:
         """As `Job.wait`; `on_event` may be a coroutine function."""
@@ -186,28 +221,24 @@ class AsyncJob:
                     done = on_event(name, data) if on_event is not None else None
                     if done is not None:
                         await done
-        if self.state.state not in _wire.ENDS:
-            await self.refresh()
-        if self.state.state not in _wire.ENDS:
-            raise _wire.left(self._connection.address)
         _wire.ended(self.state)
         return self
 
     async def cancel(self) -> api.Job:
         """As `Job.cancel`."""
-        self.state = api.Job.from_json((await self._connection.ask("DELETE", self._path)).content)
+        self.state = await self._connection.read(api.Job, "DELETE", self._path())
         return self.state
 
     async def result(self, sample: int = 0) -> bytes:
         """As `Job.result`."""
         await self.wait()
-        return (await self._connection.ask("GET", f"{self._path}/result", params={"sample": sample})).content
+        return (await self._connection.ask("GET", self._path("result"), params={"sample": sample})).content
 
     async def save(self, path: str | os.PathLike[str], sample: int = 0) -> Path:
         """As `Job.save`."""
         await self.wait()
         with _wire.written(path) as file:
-            async with self._connection.stream(f"{self._path}/result", params={"sample": sample}) as answer:
+            async with self._connection.stream(self._path("result"), params={"sample": sample}) as answer:
                 async for chunk in answer.aiter_bytes():
                     file.write(chunk)
         return Path(path)
@@ -216,16 +247,16 @@ class AsyncJob:
         """As `Job.array`."""
         await self.wait()
         data = bytearray()
-        async with self._connection.stream(f"{self._path}/result", params={"sample": sample}) as answer:
+        async with self._connection.stream(self._path("result"), params={"sample": sample}) as answer:
             async for chunk in answer.aiter_bytes():
                 data += chunk
         return from_safetensors(data, _wire.RESULTS)
 
     async def preview(self) -> bytes:
         """As `Job.preview`."""
-        return (await self._connection.ask("GET", f"{self._path}/preview")).content
+        return (await self._connection.ask("GET", self._path("preview"))).content
 
     async def decision(self) -> dict[str, Any]:
         """As `Job.decision`."""
-        found: dict[str, Any] = (await self._connection.ask("GET", f"{self._path}/decision")).json()
-        return found
+        answer = await self._connection.ask("GET", self._path("decision"))
+        return _wire.mapping(self._connection.address, answer.content)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from . import _wire, api
-from ._connection import Connection
+from ._connection import Connection, Verify
+from ._json import expect
 from ._tensors import from_safetensors
 from ._wire import PATIENCE, Source
 from .errors import TilewrightError
@@ -29,6 +30,12 @@ DEFAULT = "http://127.0.0.1:7590"
 OnEvent = Callable[[str, dict[str, Any]], None]
 
 
+def named_server(address: str | None) -> str:
+    """The address that is given, or the usual one."""
+    expect("address", address, str, type(None))
+    return (address or os.environ.get("TILEWRIGHT_SERVER") or DEFAULT).rstrip("/")
+
+
 class Client:
     """A server, spoken to from any thread.
 
@@ -37,10 +44,13 @@ class Client:
             a socket.
         token: the server's token, if it asks for one.
         verify: a file with the authority's certificates (PEM), or False to trust any.
+
+    Raises:
+        TilewrightError: it is no address, or no token.
     """
 
-    def __init__(self, address: str | None = None, *, token: str | None = None, verify: str | bool = True) -> None:
-        named = (address or os.environ.get("TILEWRIGHT_SERVER") or DEFAULT).rstrip("/")
+    def __init__(self, address: str | None = None, *, token: str | None = None, verify: Verify = True) -> None:
+        named = named_server(address)
         #: The connection, which an `AsyncClient` of this client shares.
         self.connection = Connection(named, token, verify)
 
@@ -48,6 +58,9 @@ class Client:
     def address(self) -> str:
         """The server's address."""
         return self.connection.address
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {_wire.shown(self.address)}>"
 
     def close(self) -> None:
         """Closes the connections."""
@@ -71,10 +84,8 @@ class Client:
             RequestError: the request is refused.
             ConnectionFailed: the server can't be reached.
         """
-        body = request.to_dict() if isinstance(request, api.JobRequest) else dict(request)
         with _wire.opened(files or {}) as parts:
-            answer = self.connection.ask("POST", "/v1/jobs", **_wire.form(body, parts))
-        return Job(self.connection, api.Job.from_json(answer.content))
+            return Job(self.connection, self.connection.read(api.Job, "POST", "/v1/jobs", **_wire.form(request, parts)))
 
     def generate(
         self,
@@ -160,13 +171,13 @@ class Client:
         Raises:
             RequestError: there is none (404).
         """
-        return Job(self.connection, api.Job.from_json(self.connection.ask("GET", f"/v1/jobs/{id}").content))
+        return Job(self.connection, self.connection.read(api.Job, "GET", _wire.path("jobs", id)))
 
     def jobs(self, **filter: Unpack[api.JobFilter]) -> Iterator[Job]:
         """The jobs that a filter lets through, newest first; `limit` is that of a page, of which all are read."""
-        parameters: dict[str, Any] = dict(filter)
+        parameters = _wire.query(filter)
         while True:
-            page = api.Jobs.from_json(self.connection.ask("GET", "/v1/jobs", params=parameters).content)
+            page = self.connection.read(api.Jobs, "GET", "/v1/jobs", params=parameters)
             yield from (Job(self.connection, job) for job in page.jobs)
             if page.next is None:
                 return
@@ -176,20 +187,20 @@ class Client:
 
     def models(self) -> tuple[api.Model, ...]:
         """The configured models, with what each does."""
-        return api.ModelList.from_json(self.connection.ask("GET", "/v1/models").content).models
+        return self.connection.read(api.ModelList, "GET", "/v1/models").models
 
     def devices(self) -> tuple[api.Device, ...]:
         """The configured devices, with their memory."""
-        return api.DeviceList.from_json(self.connection.ask("GET", "/v1/devices").content).devices
+        return self.connection.read(api.DeviceList, "GET", "/v1/devices").devices
 
     def decisions(self, **filter: str | int) -> tuple[api.Decision, ...]:
         """Records of decisions, newest first: a page of those of a `policy`, `route` or `model`."""
-        return api.Decisions.from_json(self.connection.ask("GET", "/v1/decisions", params=filter).content).decisions
+        return self.connection.read(api.Decisions, "GET", "/v1/decisions", params=_wire.query(filter)).decisions
 
     def is_ready(self) -> bool:
         """True if the server answers and takes jobs."""
         try:
-            return api.Ready.from_json(self.connection.ask("GET", "/readyz").content).ready
+            return self.connection.read(api.Ready, "GET", "/readyz").ready
         except TilewrightError:
             return False
 
@@ -197,11 +208,11 @@ class Client:
 
     def policies(self) -> tuple[api.Policy, ...]:
         """The policies in service with their revisions."""
-        return api.PolicyList.from_json(self.connection.ask("GET", "/v1/policies").content).policies
+        return self.connection.read(api.PolicyList, "GET", "/v1/policies").policies
 
     def policy(self, name: str) -> api.Policy:
         """A policy by its name in the configuration."""
-        return api.Policy.from_json(self.connection.ask("GET", f"/v1/policies/{name}").content)
+        return self.connection.read(api.Policy, "GET", _wire.path("policies", name))
 
     def upload_policy(self, module: Source) -> api.Module:
         """Stores a module, which has to pass the gate.
@@ -209,9 +220,8 @@ class Client:
         Args:
             module: a .wasm file.
         """
-        with _wire.opened({"module": module}) as parts:
-            answer = self.connection.ask("POST", "/v1/modules", **_wire.module(parts))
-        return api.Module.from_json(answer.content)
+        with _wire.opened_module(module) as request:
+            return self.connection.read(api.Module, "POST", "/v1/modules", **request)
 
     def swap_policy(
         self, name: str, module: str | None = None, *, settings: Mapping[str, Any] | None = None
@@ -227,12 +237,12 @@ class Client:
         """
         if module is not None and module.endswith(".wasm"):
             module = self.upload_policy(module).digest
-        body = _wire.replacement(module, settings)
-        return api.Policy.from_json(self.connection.ask("POST", f"/v1/policies/{name}/swap", json=body).content)
+        request = _wire.replacement(module, settings)
+        return self.connection.read(api.Policy, "POST", _wire.path("policies", name, "swap"), **request)
 
     def roll_back_policy(self, name: str) -> api.Policy:
         """Puts the revision before in force again."""
-        return api.Policy.from_json(self.connection.ask("POST", f"/v1/policies/{name}/rollback").content)
+        return self.connection.read(api.Policy, "POST", _wire.path("policies", name, "rollback"))
 
 
 class Job:
@@ -254,23 +264,28 @@ class Job:
         """The id."""
         return self.state.id
 
-    @property
-    def _path(self) -> str:
-        return f"/v1/jobs/{self.id}"
+    def _path(self, *further: str) -> str:
+        return _wire.path("jobs", self.id, *further)
 
     def refresh(self) -> api.Job:
         """Asks for the job's state."""
-        self.state = api.Job.from_json(self._connection.ask("GET", self._path).content)
+        self.state = self._connection.read(api.Job, "GET", self._path())
         return self.state
 
     def events(self) -> Generator[tuple[str, dict[str, Any]], None, None]:
         """The job's events until its end: `job`, `plan`, `progress`, `step`, `failed`, `end`, each with its data; shares are
-        from 0 to 1, times in milliseconds."""
-        with self._connection.stream(f"{self._path}/events", timeout=httpx.Timeout(PATIENCE, read=None)) as response:
-            for name, data in _wire.events(response.iter_lines()):
-                if name in ("job", "end"):
-                    self.state = api.Job.from_json(data)
-                yield name, data
+        from 0 to 1, times in milliseconds.
+
+        Raises:
+            ConnectionFailed: the connection broke, or the server ended; the job goes on.
+        """
+        with self._connection.stream(self._path("events"), timeout=httpx.Timeout(PATIENCE, read=None)) as response:
+            events = _wire.Events(self._connection.address, response)
+            for chunk in response.iter_bytes():
+                for event in events.add(chunk):
+                    self.state = events.job or self.state
+                    yield event
+            events.check_end()
 
     def wait(self, on_event: OnEvent | None = None) -> Job:
         """Waits until the job has ended well.
@@ -280,24 +295,19 @@ class Job:
 
         Raises:
             JobFailed: the job has no result.
-            ConnectionFailed: the connection broke; the job goes on.
+            ConnectionFailed: the connection broke, or the server ended; the job goes on.
         """
         if self.state.state not in _wire.ENDS:
             with contextlib.closing(self.events()) as events:
                 for name, data in events:
                     if on_event is not None:
                         on_event(name, data)
-        if self.state.state not in _wire.ENDS:
-            self.refresh()
-        if self.state.state not in _wire.ENDS:
-            raise _wire.left(self._connection.address)
         _wire.ended(self.state)
         return self
 
     def cancel(self) -> api.Job:
         """Cancels the job, at once or at its next operation; a job that has ended stays as it is."""
-        answer = self._connection.ask("DELETE", self._path)
-        self.state = api.Job.from_json(answer.content)
+        self.state = self._connection.read(api.Job, "DELETE", self._path())
         return self.state
 
     def result(self, sample: int = 0) -> bytes:
@@ -310,7 +320,7 @@ class Job:
             JobFailed: the job has no result.
         """
         self.wait()
-        return self._connection.ask("GET", f"{self._path}/result", params={"sample": sample}).content
+        return self._connection.ask("GET", self._path("result"), params={"sample": sample}).content
 
     def save(self, path: str | os.PathLike[str], sample: int = 0) -> Path:
         """Writes a file that the job has made, as it arrives: no half of it ever has the name.
@@ -323,7 +333,7 @@ class Job:
             JobFailed: the job has no result.
         """
         self.wait()
-        with _wire.written(path) as file, self._connection.stream(f"{self._path}/result", params={"sample": sample}) as answer:
+        with _wire.written(path) as file, self._connection.stream(self._path("result"), params={"sample": sample}) as answer:
             for chunk in answer.iter_bytes():
                 file.write(chunk)
         return Path(path)
@@ -342,16 +352,16 @@ class Job:
         """
         self.wait()
         data = bytearray()
-        with self._connection.stream(f"{self._path}/result", params={"sample": sample}) as answer:
+        with self._connection.stream(self._path("result"), params={"sample": sample}) as answer:
             for chunk in answer.iter_bytes():
                 data += chunk
         return from_safetensors(data, _wire.RESULTS)
 
     def preview(self) -> bytes:
         """A PNG of the sample after its last step, while it runs, if `preview` was asked for in `sample`."""
-        return self._connection.ask("GET", f"{self._path}/preview").content
+        return self._connection.ask("GET", self._path("preview")).content
 
     def decision(self) -> dict[str, Any]:
         """The record of the decision; of a prompt `stages` has one for each stage."""
-        found: dict[str, Any] = self._connection.ask("GET", f"{self._path}/decision").json()
-        return found
+        answer = self._connection.ask("GET", self._path("decision"))
+        return _wire.mapping(self._connection.address, answer.content)

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -23,10 +24,11 @@ import httpx
 
 from . import __version__, _wire, api
 from ._connection import Connection
+from ._json import expect, settings_of
 from ._program import find_program
-from ._toml import dumps
+from ._toml import SIZE, bytes_of, dumps, merged
 from .client import Client
-from .errors import ProgramEnded, ProgramError, RequestError, TilewrightError
+from .errors import ConnectionFailed, ProgramEnded, ProgramError, RequestError, TilewrightError, last_error
 
 #: What a model's table of the configuration may hold.
 Value = Union[str, int, float, bool, "os.PathLike[str]", Sequence[Union[str, "os.PathLike[str]"]]]
@@ -53,6 +55,24 @@ END = 10.0
 #: The lines of its log that a message may show.
 LINES = 20
 
+#: The longest line that it is expected to say, in bytes.
+LONGEST = 64 * 1024
+
+#: The longest path of a socket, in bytes.
+LONGEST_SOCKET = 107
+
+#: Limits of [server], which are for many callers: here there is one.
+LIMITS = {"requests-per-second": 100_000, "queue": 100_000, "upload": "64GiB", "deadline": "30d"}
+
+#: Keys of [server] that make an engine private.
+PRIVATE = ("listen", "token-file", "data")
+
+#: How it says that a configuration is wrong without quoting it.
+UNQUOTED = "the log says what is wrong"
+
+#: What says that nobody listens at a socket any more.
+ABSENT = (FileNotFoundError, ConnectionRefusedError)
+
 #: The children that live, for the end of the process.
 _alive: weakref.WeakSet[Child] = weakref.WeakSet()
 
@@ -67,11 +87,17 @@ class Engine(Client):
     Args:
         models: the models that jobs may name. Without any, they are added by `add_model`.
         device: `auto`, `cpu` or `cuda[:N]`; ROCm answers to cuda, as in PyTorch.
-        memory_limit: the most that a job may hold, as `"8GiB"`: of decodes and encodes weights aside, of others with them.
+        memory_limit: the most that a job may hold, in bytes or as `"8GiB"`: of decodes and encodes weights aside, of others
+            with them.
         policy: the policy that decides, a shipped one's name or a .wasm file.
         settings: the policy's settings.
         program: the program's file, in place of the one that is found.
-        config: further sections of the program's configuration, as `{"routes": […]}`.
+        config: further sections of the program's configuration, as `{"routes": […]}`. Its tables are merged with those of
+            the other arguments, which are `devices.main`, `policies.own` and `models`; routes replace the one to `own`.
+
+    Raises:
+        TilewrightError: an argument has a value that the program does not know.
+        TypeError: one has another type.
     """
 
     def __init__(
@@ -79,22 +105,35 @@ class Engine(Client):
         models: Mapping[str, Model] | None = None,
         *,
         device: str = "auto",
-        memory_limit: str | None = None,
-        policy: str = "adaptive",
+        memory_limit: int | str | None = None,
+        policy: str | os.PathLike[str] = "adaptive",
         settings: Mapping[str, Any] | None = None,
         program: str | os.PathLike[str] | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
+        expect("device", device, str)
+        expect("config", config, Mapping, type(None))
         own: dict[str, Any] = {"device": device}
         if memory_limit is not None:
-            own["memory-limit"] = memory_limit
+            own["memory-limit"] = _size("memory_limit", memory_limit)
+        chosen: dict[str, Any] = {"source": _absolute(policy)}
+        if settings:
+            chosen["set"] = settings_of(settings)
         whole: dict[str, Any] = {
+            "server": {"limits": dict(LIMITS)},
             "devices": {"main": own},
-            "policies": {"own": {"source": _absolute(policy), **({"set": dict(settings)} if settings else {})}},
+            "policies": {"own": chosen},
             "routes": [{"policy": "own"}],
-            **(config or {}),
+            "models": {},
         }
-        self.connection: Child = Child(None if program is None else Path(program), models or {}, whole)
+        whole = merged(whole, config or {}, "config")
+        for key in PRIVATE:
+            if key in whole["server"]:
+                raise TilewrightError(f"config: server.{key}: it is the engine's own, and keeps it private: leave it out")
+        whole["models"].update(_tables(models or {}))
+        # What TOML does not have is refused here.
+        dumps(whole)
+        self.connection: Child = Child(None if program is None else Path(program), whole)
 
     def __enter__(self) -> Engine:
         try:
@@ -137,11 +176,11 @@ class Engine(Client):
 class Child(Connection):
     """The program as a child, started when it is needed."""
 
-    def __init__(self, program: Path | None, models: Mapping[str, Model], config: Mapping[str, Any]) -> None:
+    def __init__(self, program: Path | None, config: Mapping[str, Any]) -> None:
         super().__init__("unix:", secrets.token_urlsafe(32), True)
         self._program = program
-        self._models = {name: _parts(model) for name, model in models.items()}
-        self._config = dict(config)
+        self._config = config
+        self._models: dict[str, Any] = config["models"]
         self._held = Held()
         self._last_end = ""
         self._closed = False
@@ -165,7 +204,7 @@ class Child(Connection):
         with self._lock:
             if self._closed:
                 raise ProgramError("the engine is closed: make another one")
-            if self._http is not None and self.pid is not None:
+            if self._http is not None and self._listens():
                 return
             self._end_child()
             program = self._program or find_program()
@@ -190,6 +229,12 @@ class Child(Connection):
         if folder is None:
             _sweep(base)
         place = folder or base / f"{PREFIX}{secrets.token_hex(8)}"
+        length = len(os.fsencode(place / "socket"))
+        if length > LONGEST_SOCKET:
+            raise ProgramError(
+                f"{base}: a socket's path would have {length} bytes there, of {LONGEST_SOCKET} that are possible: name a "
+                f"shorter folder in {'TMPDIR' if base == Path(tempfile.gettempdir()) else 'XDG_RUNTIME_DIR'}"
+            )
         serve = ["serve", "--config", place / "tilewright.toml", "--private", place]
         # The user's own configuration is for the user's commands.
         environment = {name: value for name, value in os.environ.items() if name != "TILEWRIGHT_CONFIG"}
@@ -232,35 +277,37 @@ class Child(Connection):
         began = time.monotonic()
         timer.start()
         try:
-            line = child.stdout.readline()
+            line = said = b""
+            # Another program may say anything, or nothing.
+            while not line.startswith(b"listening on ") and (line := child.stdout.readline(LONGEST)):
+                said = line
+            code = None if line else child.wait()
         finally:
             timer.cancel()
+        if code is None:
+            return
         waited = time.monotonic() - began
-        if not line.startswith(b"listening on "):
-            code = child.wait()
-            said = self.log().splitlines()
-            last = next((line for line in reversed(said) if line.startswith("error: ")), said[-1] if said else "")
-            self._end_child()
-            if code < 0 and waited < START:
-                raise ProgramEnded(f"{program}: it ended {_manner(code)} before it listened")
-            if code < 0:
-                raise ProgramError(f"{program}: it did not listen within {START:.0f} s, and was ended")
-            # Another version may not even know its arguments.
-            refused = _misfit(program, _asked_version(program))
-            last = last.removeprefix("error: ") or f"{program}: it ended before it listened, and said nothing"
-            raise refused or ProgramError(last)
+        log = self._outside(self.log())
+        why = last_error(log)
+        last = next((line for line in reversed(log.splitlines()) if line.strip()), said.decode(errors="replace").strip())
+        self._end_child()
+        if code < 0 and waited < START:
+            raise ProgramEnded(f"{program}: it ended {_manner(code)} before it listened")
+        if code < 0:
+            raise ProgramError(f"{program}: it did not listen within {START:.0f} s, and was ended")
+        # Another version may not even know its arguments.
+        refused = _misfit(program, _asked_version(program))
+        last = last or "it ended before it listened, and said nothing"
+        raise refused or ProgramError(why or f"{program}: {last}")
 
     def _check_version(self, program: str | Path) -> None:
         """Asks the program that runs: to start another one for its version takes as long again."""
         assert self._http is not None
         try:
-            version = api.Alive.from_json(_wire.check(self._http.get("/healthz")).content).version
-        except httpx.TransportError as error:
-            raise self.broken(error, self._http) from error
-        except (RequestError, ValueError):
+            answer = self._ask(self._http, "GET", "/healthz")
+            refused = _misfit(program, _wire.message(self.address, api.Alive, answer.content).version)
+        except (RequestError, ConnectionFailed):
             refused = ProgramError(f"{program}: it does not say its version: install it in version {__version__}")
-        else:
-            refused = _misfit(program, version)
         if refused is not None:
             self._end_child()
             raise refused
@@ -276,17 +323,8 @@ class Child(Connection):
         self.end_session()
 
     def _write_config(self, folder: Path) -> None:
-        config = {
-            "server": {
-                "listen": f"unix:{folder / 'socket'}",
-                "data": str(folder / "data"),
-                "token-file": str(folder / "token"),
-                "limits": {"requests-per-second": 100_000, "queue": 100_000, "upload": "64GiB", "deadline": "30d"},
-            },
-            **self._config,
-        }
-        if self._models:
-            config["models"] = self._models
+        private = {"listen": f"unix:{folder / 'socket'}", "data": str(folder / "data"), "token-file": str(folder / "token")}
+        config = merged(self._config, {"server": private}, "")
         with _wire.written(folder / "tilewright.toml", survives=False) as file:
             file.write(dumps(config).encode())
 
@@ -304,19 +342,36 @@ class Child(Connection):
         if not is_current or child is None:
             # Another thread has started it again.
             return ProgramEnded(self._last_end)
-        # The connection breaks a moment before the system tells of the end.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(1.0)
-        return _wire.broken("the program", error) if child.poll() is None else ProgramEnded(self._ending(child))
+        if not _says_end(error):
+            # The connection breaks a moment before the system tells of the end.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(1.0)
+            if self._listens():
+                return _wire.broken("the program", error)
+        with self._lock:
+            # While it ends it takes no requests: the next one starts it again.
+            if child is self._held.child:
+                self._end_child()
+            return ProgramEnded(self._last_end)
+
+    def _listens(self) -> bool:
+        """True unless the program has ended, or is about to."""
+        folder = self.folder
+        return self.pid is not None and folder is not None and (folder / "socket").exists()
 
     def _ending(self, child: subprocess.Popen[bytes]) -> str:
         """How a child ended, for those whose request it took along."""
         code = child.poll()
         if code is None:
             return "the program was ended in the middle of a request"
-        said = [line for line in self.log().splitlines() if line.strip()]
-        last = f": {said[-1]}" if said else ""
-        return f"the program ended {_manner(code)} in the middle of a request{last}"
+        why = last_error(self._outside(self.log()))
+        return f"the program ended {_manner(code)} in the middle of a request{f': {why}' if why else ''}"
+
+    def _outside(self, text: str) -> str:
+        """What the program says without places in its configuration, which nobody has written. A file that is missing is
+        named there as the caller did."""
+        place = re.escape(f"{self.folder}/")
+        return re.sub(rf"{place}(tilewright\.toml(:[0-9]+)*: )?", "", text)
 
     def log(self) -> str:
         """The last lines of the program's log."""
@@ -343,10 +398,13 @@ class Child(Connection):
             RequestError: the model can't be opened; those before stay.
         """
         self._refuse_forks()
+        added = _tables({name: model})
+        # What TOML does not have is refused here.
+        dumps(added)
         with self._lock:
             before = self._models.get(name)
-            self._models[name] = _parts(model)
-            if self.pid is None:
+            self._models.update(added)
+            if not self._listens():
                 return
             try:
                 self._reload()
@@ -359,7 +417,7 @@ class Child(Connection):
                 raise
 
     def _reload(self) -> None:
-        seen = {(event["time"], event["what"], event["detail"]) for event in self._events()}
+        seen = {(event.time, event.what, event.detail) for event in self._events()}
         child, folder = self._held.child, self.folder
         assert child is not None and folder is not None
         self._write_config(folder)
@@ -367,18 +425,22 @@ class Child(Connection):
         until = time.monotonic() + START
         while time.monotonic() < until:
             for event in self._events():
-                if (event["time"], event["what"], event["detail"]) in seen:
+                if (event.time, event.what, event.detail) in seen:
                     continue
-                if event["what"] == "reloaded":
+                if event.what == "reloaded":
                     return
-                if event["what"] == "reload-refused":
-                    raise RequestError(event["detail"], 422)
+                if event.what == "reload-refused":
+                    raise RequestError(self._refusal(event.detail), 422)
             time.sleep(0.02)
         raise _wire.broken("the program", TimeoutError("it does not read its configuration again"))
 
-    def _events(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.ask("GET", "/v1/events").json()["events"]
-        return found
+    def _refusal(self, detail: str) -> str:
+        """Why a configuration is refused."""
+        quoted = re.findall(r'error="((?:[^"\\]|\\.)*)"', last_error(self.log())) if UNQUOTED in detail else []
+        return self._outside(re.sub(r"\\(.)", r"\1", quoted[-1]) if quoted else detail)
+
+    def _events(self) -> tuple[api.Event, ...]:
+        return self.read(api.Events, "GET", "/v1/events").events
 
     def close(self) -> None:
         """Ends the program, with the jobs that are at work, and removes what belonged to it."""
@@ -473,26 +535,63 @@ os.register_at_fork(after_in_child=_let_go)
 
 def _manner(code: int) -> str:
     """How a process ended."""
-    return f"by signal {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
+    if code >= 0:
+        return f"with status {code}"
+    try:
+        return f"by signal {signal.Signals(-code).name}"
+    except ValueError:
+        return f"by signal {-code}"
 
 
-def _absolute(value: str) -> str:
+def _says_end(error: BaseException | None) -> bool:
+    """True for an error that only a program which ends gives."""
+    while error is not None:
+        if isinstance(error, (_wire.EarlyEnd, RequestError, *ABSENT)):
+            return True
+        # What the caller handles meanwhile is no cause.
+        error = error.__cause__
+    return False
+
+
+def _size(name: str, value: int | str) -> str:
+    """A size as the configuration has it."""
+    try:
+        return str(bytes_of(value))
+    except (ValueError, TypeError):
+        raise TilewrightError(f"{name}: expected {SIZE}, not {value!r}") from None
+
+
+def _absolute(value: str | os.PathLike[str]) -> str:
     """A policy's source: a path is made absolute, a name stays."""
-    return os.path.abspath(value) if value.endswith(".wasm") else value
+    expect("policy", value, str, os.PathLike)
+    text = os.fspath(value)
+    return os.path.abspath(text) if text.endswith(".wasm") else text
+
+
+def _tables(models: Mapping[str, Model]) -> dict[str, dict[str, Any]]:
+    """Models' tables of the configuration."""
+    expect("models", models, Mapping)
+    for name, model in models.items():
+        expect("the name of a model", name, str)
+        expect(f"models: {name!r}", model, str, os.PathLike, Mapping)
+    return {name: _parts(model) for name, model in models.items()}
 
 
 def _parts(model: Model) -> dict[str, Any]:
     """A model's table of the configuration."""
     if isinstance(model, (str, os.PathLike)):
         return {"model": _path(model)}
-    return {key: _value(value) for key, value in model.items()}
+    return {key: _value(key, value) for key, value in model.items()}
 
 
-def _value(value: Value) -> Any:
+def _value(key: str, value: Value) -> Any:
+    expect(repr(key), value, bool, int, float, str, os.PathLike, Sequence)
     if isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (str, os.PathLike)):
         return _path(value)
+    for one in value:
+        expect(repr(key), one, str, os.PathLike)
     return [_path(one) for one in value]
 
 
@@ -557,10 +656,10 @@ def _misfit(program: str | Path, version: str | None) -> ProgramError | None:
     """The error of a program whose version is not this package's in all but its last part."""
     if version is None or version.split(".")[:2] == __version__.split(".")[:2]:
         return None
-    return ProgramError(
-        f"{program} is version {version}, and this package {__version__}: install both in the same version, as by "
-        f"pip install 'tilewright[engine]=={__version__}'"
-    )
+    # pip could put another PyTorch in place of that of a Python which the program is not in.
+    is_beside = Path(program).resolve().is_relative_to(Path(__file__).resolve().parent.parent)
+    way = f"pip install 'tilewright[engine]=={__version__}'" if is_beside else "tilewright engine install"
+    return ProgramError(f"{program} is version {version}, and this package {__version__}: install the same of both by {way}")
 
 
 def _asked_version(program: str | Path) -> str | None:

@@ -3,8 +3,24 @@
 from __future__ import annotations
 
 
+def one_line(text: str) -> str:
+    """A text as one line that can be printed: what can't is escaped as by `repr`."""
+    text = text.strip()
+    return text if text.isprintable() else "".join([c if c.isprintable() else repr(c)[1:-1] for c in text])
+
+
+def last_error(said: str) -> str:
+    """The last line of what a program said, or of its log, that tells of an error; empty if none does."""
+    lines = [line for line in said.splitlines() if line.startswith("error:") or " ERROR " in line]
+    return lines[-1].removeprefix("error:").strip() if lines else ""
+
+
 class TilewrightError(Exception):
     """The base of all errors of this package; its text is one line."""
+
+    def __init__(self, line: str) -> None:
+        # Names, and what servers and programs say, may hold anything.
+        super().__init__(one_line(line))
 
 
 class ProgramError(TilewrightError):

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 import os
+import reprlib
 import subprocess
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, Union, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypedDict, Union, cast
 
-from . import records
-from ._json import text_of
+from . import __version__, records
+from ._json import expect, text_of
 from ._kinds import OF_STAGE, CapabilitiesT, CostT, PlanT, RecordT, RequestT
 from ._program import find_program
-from .errors import ModelError, ProgramError
+from ._toml import SIZE, bytes_of
+from .errors import ModelError, ProgramError, TilewrightError, last_error
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -24,21 +30,15 @@ AnyPath = Union[str, "os.PathLike[str]"]
 
 
 class _Aims(TypedDict, total=False):
-    memory_limit: int | None
-    """The most bytes to hold at once; otherwise 80 % of what is free. Of samples and texts it counts the weights."""
+    memory_limit: int | str | None
+    """The most to hold at once, in bytes or as `"8GiB"`; otherwise 80 % of what is free. Of samples and texts it counts
+    the weights."""
     objective: records.Objective
     """What counts most; `balanced` if it is left out."""
 
 
-class _Size(TypedDict):
-    width: int
-    """Pixels."""
-    height: int
-    """Pixels."""
-
-
-class VaeWork(_Size, _Aims, total=False):
-    """Keyword arguments: a decode or an encode, by its pixels."""
+class VaeWork(_Aims, total=False):
+    """Keyword arguments: a decode or an encode, beside its pixels."""
 
     frames: int
     """Frames of a clip; 1 if it is left out."""
@@ -117,14 +117,138 @@ class TextWork(_Aims, total=False):
     """A folder of embeddings that prompts may name."""
 
 
+@dataclass(frozen=True)
+class Field:
+    """What the value of an argument may be."""
+
+    expected: str
+    #: Turns a value into JSON's; raises TypeError, ValueError or OverflowError if it is none of these.
+    read: Callable[[Any], Any]
+
+
+def _whole(least: int, most: int) -> Field:
+    def read(value: Any) -> int:
+        number = operator.index(value)
+        if isinstance(value, bool) or not least <= number <= most:
+            raise ValueError
+        return number
+
+    return Field(f"a whole number from {least} to {most}", read)
+
+
+def _read_number(value: Any) -> float:
+    if isinstance(value, (bool, str, bytes)):
+        raise TypeError
+    number = float(value)
+    if not isfinite(number):
+        raise ValueError
+    return number
+
+
+def _read_flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _read_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    # Half a character is refused.
+    value.encode()
+    return value
+
+
+def _several(field: Field) -> Field:
+    def read(value: Any) -> list[Any]:
+        if isinstance(value, (str, bytes, Mapping)):
+            raise TypeError
+        return [field.read(one) for one in value]
+
+    return Field(f"a list of which each is {field.expected}", read)
+
+
+FLAG = Field("True or False", _read_flag)
+TEXT = Field("a text", _read_text)
+PATH = Field("a path", lambda value: _read_text(os.fspath(value)))
+NUMBER = Field("a finite number", _read_number)
+COUNT = _whole(1, 2**32 - 1)
+COUNT_OR_NONE = _whole(0, 2**32 - 1)
+BYTES = _whole(0, 2**64 - 1)
+LIMIT = Field(SIZE, bytes_of)
+
+_AIMS = {"memory_limit": LIMIT, "objective": TEXT}
+
+#: The arguments of each piece of work, and of models.
+VAE_FIELDS = {
+    "width": COUNT,
+    "height": COUNT,
+    "frames": COUNT,
+    "batch": COUNT,
+    "limit_counts_weights": FLAG,
+    "allows_blended": FLAG,
+    **_AIMS,
+}
+DENOISE_FIELDS = {
+    **dict.fromkeys(("width", "height", "frames", "batch", "steps"), COUNT),
+    **dict.fromkeys(("has_negative", "starts_with_picture"), FLAG),
+    **dict.fromkeys(("conditioning", "negative"), _several(PATH)),
+    **dict.fromkeys(("latent", "noise", "mask"), PATH),
+    **dict.fromkeys(("sampler", "scheduler", "convention"), TEXT),
+    **dict.fromkeys(("shift", "guidance", "cfg", "denoise", "reuse"), NUMBER),
+    "text_tokens": COUNT_OR_NONE,
+    "seeds": _several(BYTES),
+    "sigmas": _several(NUMBER),
+    **_AIMS,
+}
+TEXT_FIELDS = {
+    "prompts": _several(TEXT),
+    "tokens": _several(COUNT),
+    "convention": TEXT,
+    "text_tokens": COUNT_OR_NONE,
+    "embeddings": PATH,
+    **_AIMS,
+}
+MODEL_FIELDS = {
+    **dict.fromkeys(("part", "family"), TEXT),
+    **dict.fromkeys(("scaling_factor", "shift_factor", "boundary"), NUMBER),
+    "loras": _several(PATH),
+}
+
+
+def read_field(name: str, value: Any, field: Field, error: type[TilewrightError] = ModelError) -> Any:
+    """An argument's value as JSON has it.
+
+    Raises:
+        TilewrightError: it is none of the field's; of the class `error`.
+    """
+    try:
+        return field.read(value)
+    except (TypeError, ValueError, OverflowError):
+        raise error(f"{name}: expected {field.expected}, not {reprlib.repr(value)}") from None
+
+
+def _request(fields: Mapping[str, Field], options: Mapping[str, Any], **required: Any) -> str:
+    """Arguments as JSON; of the options those that are given."""
+    given = {**{name: value for name, value in options.items() if value is not None}, **required}
+    for name in given:
+        if name not in fields:
+            raise ModelError(f"{name}: there is no such argument, but {', '.join(fields)}")
+    return json.dumps({name: read_field(name, value, fields[name]) for name, value in given.items()})
+
+
 class Device:
     """A device as it was measured: what the times of plans are worked out from. Nothing of it is needed here: a plan
     for a GPU can be priced on any machine."""
 
-    __slots__ = ("_facts", "native")
+    __slots__ = ("_described", "_facts", "_memory", "native")
 
-    def __init__(self, native: _native.Device) -> None:
+    def __init__(
+        self, native: _native.Device, described: tuple[str, str | None], memory: Mapping[str, int] | None = None
+    ) -> None:
         self.native = native
+        self._described = described
+        self._memory = dict(memory or {})
         self._facts: records.Device | None = None
 
     @classmethod
@@ -140,7 +264,8 @@ class Device:
         """
         from ._extension import native
 
-        return cls(native.Device.of_json(_decoded(text), None if host is None else _decoded(host)))
+        described = _decoded("text", text), None if host is None else _decoded("host", host)
+        return cls(native.Device.of_json(*described), described)
 
     @classmethod
     def from_file(cls, path: AnyPath, host: AnyPath | None = None) -> Device:
@@ -169,14 +294,23 @@ class Device:
         """
         found = os.fspath(program) if program is not None else find_program()
         text = _described(found, device)
-        is_cpu = json.loads(text)["device"]["backend"] == "cpu"
-        return cls.from_json(text, None if is_cpu else _described(found, "cpu"))
+        try:
+            measured = cls.from_json(text)
+            is_cpu = measured.facts.backend == "cpu"
+            return measured if is_cpu else cls.from_json(text, _described(found, "cpu"))
+        except (ModelError, ValueError) as error:
+            raise ProgramError(f"{found}: it describes no device as version {__version__} does: {error}") from None
 
     def with_memory(
         self, *, free_bytes: int | None = None, host_total_bytes: int | None = None, host_free_bytes: int | None = None
     ) -> Device:
         """The same device with other memory: what is free of its own, and what the host has and has free, in bytes."""
-        return Device(self.native.with_memory(free_bytes, host_total_bytes, host_free_bytes))
+        asked = {"free_bytes": free_bytes, "host_total_bytes": host_total_bytes, "host_free_bytes": host_free_bytes}
+        given = {name: read_field(name, value, BYTES) for name, value in asked.items() if value is not None}
+        return Device(self.native.with_memory(**given), self._described, {**self._memory, **given})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored_device, (self._described, self._memory)
 
     @property
     def facts(self) -> records.Device:
@@ -212,7 +346,7 @@ class Model:
         ModelError: a file can't be read, or is no such model.
     """
 
-    __slots__ = ("_paths", "native")
+    __slots__ = ("_options", "_paths", "native")
 
     def __init__(
         self,
@@ -235,9 +369,13 @@ class Model:
             "boundary": boundary,
         }
         if loras:
-            options["loras"] = [os.fspath(lora) for lora in loras]
+            options["loras"] = loras
         self._paths = names
-        self.native = native.Model(names, _given(options))
+        self._options = options
+        self.native = native.Model(names, _request(MODEL_FIELDS, options))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return functools.partial(Model, *self._paths, **self._options), ()
 
     @property
     def kind(self) -> Literal["vae", "video-vae", "transformer", "text-encoder"]:
@@ -254,29 +392,33 @@ class Model:
         found: list[dict[str, Any]] = json.loads(self.native.inspect())
         return found
 
-    def decode(self, device: Device, **request: Unpack[VaeWork]) -> VaeQuote:
+    def decode(self, device: Device, *, width: int, height: int, **request: Unpack[VaeWork]) -> VaeQuote:
         """A decode of latents [N, C, h, w] or [N, C, T, h, w], by its output: pictures [N, 3, H, W] or clips [N, 3, T, H, W].
 
         Args:
             device: what it is to run on.
-            request: `width`, `height` and what else counts.
+            width: pixels.
+            height: pixels.
+            request: what else counts.
 
         Raises:
             ModelError: the model has no decoder, the sizes are none of its, or not even the leanest plan fits.
         """
-        return Quote(self.native.decode(device.native, _given(request)))
+        return Quote(self.native.decode(_native_of(device), _request(VAE_FIELDS, request, width=width, height=height)))
 
-    def encode(self, device: Device, **request: Unpack[VaeWork]) -> VaeQuote:
+    def encode(self, device: Device, *, width: int, height: int, **request: Unpack[VaeWork]) -> VaeQuote:
         """An encode of pictures [N, 3, H, W] or of a clip [1, 3, T, H, W], by its input.
 
         Args:
             device: what it is to run on.
-            request: `width`, `height` and what else counts.
+            width: pixels.
+            height: pixels.
+            request: what else counts.
 
         Raises:
             ModelError: the model has no encoder, the sizes are none of its, or not even the leanest plan fits.
         """
-        return Quote(self.native.encode(device.native, _given(request)))
+        return Quote(self.native.encode(_native_of(device), _request(VAE_FIELDS, request, width=width, height=height)))
 
     def denoise(self, device: Device, **request: Unpack[DenoiseWork]) -> DenoiseQuote:
         """A sample by a transformer: latents [N, C, h, w] or [N, C, T, h, w], by the pixels of what they decode to.
@@ -289,7 +431,7 @@ class Model:
             ModelError: it is no transformer, the sizes are none of its, a file is of another model, or not even the
                 leanest plan fits.
         """
-        return Quote(self.native.denoise(device.native, _given(request)))
+        return Quote(self.native.denoise(_native_of(device), _request(DENOISE_FIELDS, request)))
 
     def text(self, device: Device, **request: Unpack[TextWork]) -> list[TextQuote]:
         """The run of each text encoder, in the order in which the program runs them.
@@ -301,7 +443,7 @@ class Model:
         Raises:
             ModelError: it is no text encoder, a prompt can't be read, or not even the leanest plan fits.
         """
-        return [Quote(quote) for quote in self.native.text(device.native, _given(request))]
+        return [Quote(quote) for quote in self.native.text(_native_of(device), _request(TEXT_FIELDS, request))]
 
     def __repr__(self) -> str:
         return f"<tilewright.Model {self.kind} {' '.join(self._paths)}>"
@@ -349,6 +491,8 @@ class Quote(Generic[RequestT, CapabilitiesT, PlanT, CostT, RecordT]):
     def estimates(self, plans: Sequence[PlanT]) -> list[CostT | str]:
         """The prices of plans, in their order: memory in bytes, times in milliseconds. A plan that can't be carried out has
         the reason instead, in one line."""
+        for plan in plans:
+            expect("a plan", plan, self.kind.plan)
         asked = f"[{','.join([text_of(plan) for plan in plans])}]"
         answers: list[dict[str, Any]] = json.loads(self.native.estimate(asked))
         return [self.kind.cost.from_json(one["cost"]) if "cost" in one else one["error"] for one in answers]
@@ -367,6 +511,7 @@ class Quote(Generic[RequestT, CapabilitiesT, PlanT, CostT, RecordT]):
     def layers(self, plan: PlanT) -> list[dict[str, Any]]:
         """The time of each layer by a plan, of a sample that of a step: `name` as the file calls it, `is_block` if it is one
         of the blocks that weights are streamed by, `runs`, and `seconds` in all of them."""
+        expect("plan", plan, self.kind.plan)
         found: list[dict[str, Any]] = json.loads(self.native.layers(text_of(plan)))
         return found
 
@@ -380,6 +525,9 @@ class Quote(Generic[RequestT, CapabilitiesT, PlanT, CostT, RecordT]):
             ModelError: it can't be read.
         """
         return Quote(self.native.with_history(os.fspath(path)))
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a quote stays in its process: send the model and the device, and ask for the same work there")
 
     def __repr__(self) -> str:
         return f"<tilewright.Quote {self.stage}>"
@@ -397,22 +545,20 @@ TextQuote = Quote[records.TextRequest, records.TextCapabilities, records.TextPla
 """A text encoder's run, priced."""
 
 
-def _given(options: Mapping[str, Any]) -> str:
-    """The options that are given, as JSON."""
-    given = {key: value for key, value in options.items() if value is not None}
-    return json.dumps(given, default=_plain)
+def _native_of(device: Device) -> _native.Device:
+    expect("device", device, Device)
+    return device.native
 
 
-def _plain(value: Any) -> Any:
-    """A path, or any sequence, as JSON has it."""
-    return os.fspath(cast("os.PathLike[str]", value)) if hasattr(value, "__fspath__") else list(value)
+def _restored_device(described: tuple[str, str | None], memory: Mapping[str, int]) -> Device:
+    """A device that was pickled or copied."""
+    return Device.from_json(*described).with_memory(**memory)
 
 
-def _decoded(text: str | bytes) -> str:
-    if isinstance(text, str):
-        return text
+def _decoded(name: str, text: str | bytes) -> str:
+    expect(name, text, str, bytes)
     try:
-        return text.decode()
+        return text.decode() if isinstance(text, bytes) else read_field(name, text, TEXT)
     except UnicodeDecodeError as error:
         raise ModelError(f"the device's description is no UTF-8 ({error.reason} at byte {error.start})") from None
 
@@ -427,15 +573,13 @@ def _content(path: AnyPath) -> bytes:
 
 def _described(program: str, device: str) -> str:
     """What the program prints of a device."""
+    command = [program, "device", "--json", "--device", device]
     try:
-        run = subprocess.run(
-            [program, "device", "--json", "--device", device], capture_output=True, text=True, check=False
-        )
-    except OSError as error:
-        raise ProgramError(f"{program}: {error.strerror}") from None
+        run = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
+    except (OSError, ValueError) as error:
+        raise ProgramError(f"{program}: {getattr(error, 'strerror', None) or error}") from None
     if run.returncode != 0:
-        said = run.stderr.strip().splitlines() or [
-            f"{program}: it ended with status {run.returncode}, and said nothing"
-        ]
-        raise ProgramError(said[-1].removeprefix("error: "))
+        nothing = f"it ended with status {run.returncode}, and said nothing"
+        last = next((line for line in reversed(run.stderr.splitlines()) if line.strip()), nothing)
+        raise ProgramError(last_error(run.stderr) or f"{program}: {last}")
     return run.stdout

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Generic, Literal, Union, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Union, cast, overload
 
 from . import __version__, model, records
-from ._json import text_of
+from ._json import expect, settings_of, text_of
 from ._kinds import OF_REQUEST, OF_STAGE, CapabilitiesT, CostT, Kind, PlanT, RecordT, RequestT
 from .errors import PolicyError
+from .model import BYTES, COUNT_OR_NONE, NUMBER, TEXT, read_field
 
 if TYPE_CHECKING:
     from . import _native
@@ -39,22 +44,37 @@ AnyQuote = model.Quote[Any, Any, Any, Any, Any]
 AnyDevice = Union[model.Device, records.Device]
 
 #: Prices plans: each has a cost, or in one line the reason why it can't be carried out.
-Costs = Callable[[Sequence[PlanT]], Sequence[Union[CostT, str]]]
+Costs = Callable[[Sequence[PlanT]], Iterable[Union[CostT, str]]]
+
+
+class _Asking(threading.local):
+    """The policies that this thread asks with a function of the caller's, which is called meanwhile."""
+
+    def __init__(self) -> None:
+        self.policies: list[Policy] = []
+
+
+_asking = _Asking()
+
+#: Parts of policies that forks have from other processes: there a thread may have held their locks, and no thread is
+#: left that lets go of them.
+_left: list[_native.Policy] = []
 
 
 class Policy:
-    """A policy in its sandbox. Safe from threads, which take turns; the interpreter's lock is released meanwhile.
+    """A policy in its sandbox. Safe from threads, which take turns; the interpreter's lock is released meanwhile. In a
+    fork of the process, or pickled, it is made anew: what it has learnt stays behind.
 
     Args:
         policy: a shipped policy's name, or the path of a .wasm file.
-        settings: its settings, by their names.
+        settings: its settings, by their names, with `_` or `-` in these.
         memory_bytes: the memory that it may use, in bytes; 16 MiB if it is left out.
 
     Raises:
         PolicyError: there is no such policy, the file is none, or a setting is wrong.
     """
 
-    __slots__ = ("_identity", "_settings", "_source", "native")
+    __slots__ = ("_again", "_identity", "_native", "_process", "_settings", "_source")
 
     def __init__(
         self,
@@ -63,14 +83,55 @@ class Policy:
         settings: Mapping[str, records.Value] | None = None,
         memory_bytes: int | None = None,
     ) -> None:
+        expect("policy", policy, str, os.PathLike)
+        self._source: str = read_field("policy", os.fspath(policy), TEXT, PolicyError)
+        named = settings_of(settings or {})
+        self._settings = [(name, _setting(name, value)) for name, value in named.items()]
+        if memory_bytes is not None:
+            memory_bytes = read_field("memory_bytes", memory_bytes, BYTES, PolicyError)
+        self._identity: records.PolicyIdentity | None = None
+        self._make(self._source, memory_bytes)
+        if self._native.warning is not None:
+            warnings.warn(self._native.warning, stacklevel=2)
+        # Wherever it is made again, its file is found.
+        is_file = self._source.endswith(".wasm") or os.sep in self._source
+        place = os.path.abspath(self._source) if is_file else self._source
+        self._again = place, named, memory_bytes
+
+    def _make(self, source: str, memory_bytes: int | None) -> None:
         from ._extension import native
 
-        self._source = os.fspath(policy)
-        self._settings = [(name, _setting(value)) for name, value in (settings or {}).items()]
-        self.native = native.Policy(self._source, self._settings, memory_bytes)
-        self._identity: records.PolicyIdentity | None = None
-        if self.native.warning is not None:
-            warnings.warn(self.native.warning, stacklevel=2)
+        self._native = native.Policy(source, self._settings, memory_bytes)
+        self._process = os.getpid()
+
+    @property
+    def native(self) -> _native.Policy:
+        """The policy itself, for one question.
+
+        Raises:
+            PolicyError: this thread is asking it already.
+        """
+        if self._process != os.getpid():
+            _left.append(self._native)
+            source, _, memory_bytes = self._again
+            self._make(source, memory_bytes)
+        if self in _asking.policies:
+            raise PolicyError("the policy is being asked already: ask another Policy from a costs function")
+        return self._native
+
+    @contextmanager
+    def _asked_with_function(self) -> Generator[_native.Policy, None, None]:
+        """The policy, for a question whose prices a function of the caller's gives."""
+        found = self.native
+        _asking.policies.append(self)
+        try:
+            yield found
+        finally:
+            _asking.policies.remove(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        source, settings, memory_bytes = self._again
+        return functools.partial(Policy, source, settings=settings, memory_bytes=memory_bytes), ()
 
     @property
     def identity(self) -> records.PolicyIdentity:
@@ -96,6 +157,8 @@ class Policy:
         """
         from ._extension import native
 
+        if seed is not None:
+            seed = read_field("seed", seed, COUNT_OR_NONE, PolicyError)
         found: dict[str, Any] = json.loads(native.Policy.check(self._source, self._settings, seed))
         return found
 
@@ -192,8 +255,11 @@ class Policy:
         if costs is None or isinstance(costs, model.Quote):
             answer = self.native.decide(question, None if costs is None else costs.native)
         else:
+            if not callable(costs):
+                raise TypeError(f"costs: expected a quote or a function, not {type(costs).__name__}")
             prices = _Prices(costs, asked.kind)
-            answer = self.native.decide(question, prices)
+            with self._asked_with_function() as native:
+                answer = native.decide(question, prices)
             if prices.failure is not None:
                 raise prices.failure
         return Decision(answer, asked.kind, asked)
@@ -226,6 +292,8 @@ class Policy:
             raise TypeError("a request needs capabilities and a device; a quote has them")
         else:
             asked = _Asked.of(self, request, stage, capabilities, device, ())
+        expect("plan", plan, asked.kind.plan)
+        expect("outcome", outcome, asked.kind.outcome)
         failure = self.native.learn(asked.question(running, done), text_of(plan), outcome.to_json())
         if failure is not None:
             raise PolicyError(failure)
@@ -319,6 +387,9 @@ class Decision(Generic[PlanT, CostT, RecordT]):
             step=step,
         )
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a decision stays in its process: send its plan or its record")
+
     def _said(self) -> dict[str, Any]:
         if self._parts is None:
             self._parts = cast("dict[str, Any]", json.loads(self.native.record()))
@@ -381,6 +452,8 @@ class _Asked:
             raise TypeError(f"expected a quote or a request, not {type(request).__name__}")
         if stage is not None and stage not in kind.stages:
             raise PolicyError(f"stage {stage}: of {type(request).__name__} expected {' or '.join(kind.stages)}")
+        expect("capabilities", capabilities, kind.capabilities)
+        expect("device", device, model.Device, records.Device)
         facts = device.facts if isinstance(device, model.Device) else device
         return cls(policy, stage or kind.stages[0], request, capabilities, facts, attempts)
 
@@ -390,10 +463,12 @@ class _Asked:
             f'{{"stage":"{self.stage}","request":{text_of(self.request)},"device":{text_of(self.device)},'
             f'"capabilities":{text_of(self.capabilities)}'
         ]
+        _check_attempts(self.attempts, self.kind)
         if running is not None:
+            expect("running", running, self.kind.plan)
             parts.append(f',"running":{text_of(running)}')
         if done is not None:
-            parts.append(f',"done":{int(done)}')
+            parts.append(f',"done":{read_field("done", done, COUNT_OR_NONE, PolicyError)}')
         attempts = ",".join(
             [f'{{"plan":{text_of(one.plan)},"failure":{text_of(one.failure)}}}' for one in self.attempts]
         )
@@ -436,23 +511,46 @@ class _Prices:
         try:
             if self.failure is not None:
                 raise self.failure
-            answers = self._costs([self._kind.plan.from_json(plan) for plan in asked])
+            said: Any = self._costs([self._kind.plan.from_json(plan) for plan in asked])
+            if isinstance(said, str) or not isinstance(said, Iterable):
+                raise TypeError(f"costs: expected a cost or a reason for each plan, not {type(said).__name__}")
+            answers = list(cast(Iterable[Any], said))
             if len(answers) != len(asked):
                 raise ValueError(f"costs: {len(answers)} answers for {len(asked)} plans: one for each is needed")
-            told = [{"error": one} if isinstance(one, str) else {"cost": one.to_dict()} for one in answers]
-            return json.dumps(told)
+            return json.dumps([self._told(one) for one in answers])
         except BaseException as error:
             self.failure = error
             return json.dumps([{"error": "its price could not be asked"}] * len(asked))
 
 
-def _setting(value: records.Value) -> str:
+    def _told(self, answer: Any) -> dict[str, Any]:
+        """A price of the caller's in JSON."""
+        if isinstance(answer, str):
+            return {"error": read_field("costs", answer, TEXT, PolicyError)}
+        expect("costs: a price", answer, self._kind.cost, str)
+        for field in fields(answer):
+            value = getattr(answer, field.name)
+            number = read_field(f"costs: {field.name}", value, NUMBER, PolicyError)
+            if number < 0 or (field.type == "int" and not isinstance(value, int)):
+                expected = "a whole number from 0" if field.type == "int" else "a number from 0"
+                raise PolicyError(f"costs: {field.name}: expected {expected}, not {value!r}")
+        return {"cost": answer.to_dict()}
+
+
+def _setting(name: str, value: records.Value) -> str:
     """A setting as the command line has it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return read_field(f"settings: {name}", text, TEXT, PolicyError)
+
+
+def _check_attempts(attempts: Sequence[AnyAttempt], kind: Kind) -> None:
+    for one in attempts:
+        expect("an attempt", one, kind.failed, kind.attempt)
 
 
 def _listed(attempts: Sequence[AnyAttempt], kind: Kind) -> str:
     """Attempts as records have them. Of one that is only a plan and its failure, the rest is not known."""
+    _check_attempts(attempts, kind)
     whole = [
         one if isinstance(one, kind.failed) else kind.failed(plan=one.plan, failure=one.failure, adjusted=(), fuel=0)
         for one in attempts
