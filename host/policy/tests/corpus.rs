@@ -5,8 +5,15 @@
 //! `TILEWRIGHT_CORPUS=record` writes the answers again, which is right for a policy that was added
 //! and for nothing else.
 
-use std::{env, fs, path::Path, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    env, fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
+use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 use serde_json::{Value, json};
 use tilewright_plan::{
     Attempt, Backend, Candidate, Capabilities, Cost, CostModel, Decision, Device, Dtype, Failure, HostMemory, Model,
@@ -250,22 +257,14 @@ fn policies_of_released_versions_answer_as_they_did() {
             assert!(fs::metadata(&path).unwrap().len() < MOST_BYTES, "{}", path.display());
             let said = answers(&path);
             assert_eq!(said[0]["contract"], version);
-            let kept = path.with_extension("jsonl");
+            let kept = path.with_extension("jsonl.gz");
             if record {
-                fs::write(
-                    &kept,
-                    said.iter()
-                        .map(|line| {
-                            format!(
-                                "{line}
-"
-                            )
-                        })
-                        .collect::<String>(),
-                )
-                .unwrap();
+                let lines: String = said.iter().map(|line| format!("{line}\n")).collect();
+                let mut written = GzEncoder::new(fs::File::create(&kept).unwrap(), Compression::best());
+                written.write_all(lines.as_bytes()).unwrap();
+                written.finish().unwrap();
             }
-            let expected = fs::read_to_string(&kept).unwrap();
+            let expected = io::read_to_string(GzDecoder::new(fs::File::open(&kept).unwrap())).unwrap();
             let expected: Vec<Value> = expected.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
             differ.extend(
                 difference(&Value::Array(expected), &Value::Array(said), "")

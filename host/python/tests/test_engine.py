@@ -174,7 +174,7 @@ def test_it_is_private(fresh: tilewright.Engine) -> None:
     fresh.start()
     folder = fresh.connection.folder
     assert folder is not None and stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert stat.S_IMODE((folder / "socket").stat().st_mode) == 0o600
+    assert stat.S_IMODE(next(folder.glob("socket-*")).stat().st_mode) == 0o600
     with pytest.raises(tilewright.RequestError) as error:
         tilewright.Client(fresh.address, token="wrong").jobs().__next__()
     assert error.value.status == 401
@@ -426,7 +426,7 @@ def test_bad_starts_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 SERVICE = """#!{python}
-import http.server, os, socketserver, sys, threading
+import http.server, os, re, socketserver, sys, threading
 
 class Answer(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -439,7 +439,10 @@ class Answer(http.server.BaseHTTPRequestHandler):
     def address_string(self):
         return ""
 
-with socketserver.ThreadingUnixStreamServer(os.path.join(sys.argv[-1], "socket"), Answer) as server:
+with open(sys.argv[-3]) as file:
+    listen = re.search('unix:([^"]+)', file.read())[1]
+
+with socketserver.ThreadingUnixStreamServer(listen, Answer) as server:
     print("listening on", server.server_address, flush=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     sys.stdin.read()

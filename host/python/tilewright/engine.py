@@ -183,6 +183,7 @@ class Child(Connection):
         self._models: dict[str, Any] = config["models"]
         self._held = Held()
         self._last_end = ""
+        self._socket = ""
         self._closed = False
         self._process = os.getpid()
         _alive.add(self)
@@ -209,7 +210,7 @@ class Child(Connection):
             self._end_child()
             program = self._program or find_program()
             child = self._spawn(program)
-            self.address = f"unix:{self.folder}/socket"
+            self.address = f"unix:{self.folder}/{self._socket}"
             self._await_start(child, program)
             self._begin_session()
             self._check_version(program)
@@ -229,7 +230,10 @@ class Child(Connection):
         if folder is None:
             _sweep(base)
         place = folder or base / f"{PREFIX}{secrets.token_hex(8)}"
-        length = len(os.fsencode(place / "socket"))
+        # A session of an earlier program must not come to this one: whoever waits in it would never be woken when it is
+        # closed.
+        self._socket = f"socket-{secrets.token_hex(2)}"
+        length = len(os.fsencode(place / self._socket))
         if length > LONGEST_SOCKET:
             raise ProgramError(
                 f"{base}: a socket's path would have {length} bytes there, of {LONGEST_SOCKET} that are possible: name a "
@@ -319,11 +323,14 @@ class Child(Connection):
             self._last_end = self._ending(child)
             child.kill()
         self._held.end_child()
-        # Only now, since nobody waits for an answer any more.
+        # Only now, since nobody waits for an answer any more, and nobody comes to the next program by this session.
         self.end_session()
+        if self.folder is not None and self._socket:
+            with contextlib.suppress(OSError):
+                (self.folder / self._socket).unlink()
 
     def _write_config(self, folder: Path) -> None:
-        private = {"listen": f"unix:{folder / 'socket'}", "data": str(folder / "data"), "token-file": str(folder / "token")}
+        private = {"listen": f"unix:{folder / self._socket}", "data": str(folder / "data"), "token-file": str(folder / "token")}
         config = merged(self._config, {"server": private}, "")
         with _wire.written(folder / "tilewright.toml", survives=False) as file:
             file.write(dumps(config).encode())
@@ -346,8 +353,9 @@ class Child(Connection):
             # The connection breaks a moment before the system tells of the end.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(1.0)
-            if self._listens():
-                return _wire.broken("the program", error)
+            with self._lock:
+                if child is self._held.child and self._listens():
+                    return _wire.broken("the program", error)
         with self._lock:
             # While it ends it takes no requests: the next one starts it again.
             if child is self._held.child:
@@ -357,7 +365,7 @@ class Child(Connection):
     def _listens(self) -> bool:
         """True unless the program has ended, or is about to."""
         folder = self.folder
-        return self.pid is not None and folder is not None and (folder / "socket").exists()
+        return self.pid is not None and folder is not None and (folder / self._socket).exists()
 
     def _ending(self, child: subprocess.Popen[bytes]) -> str:
         """How a child ended, for those whose request it took along."""
@@ -633,7 +641,7 @@ def _sweep(base: Path) -> None:
     """Removes what engines left whose process and program were both killed: nobody holds their lock."""
     for folder in base.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
-            if folder.lstat().st_uid != os.geteuid() or _answers(folder / "socket"):
+            if folder.lstat().st_uid != os.geteuid() or any(map(_answers, folder.glob("socket-*"))):
                 continue
             lock = _locked(folder, wait=False)
             if lock is not None:

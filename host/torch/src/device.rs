@@ -304,8 +304,8 @@ fn cpu_name() -> String {
     name.map_or_else(|| "CPU".to_owned(), |(_, name)| name.trim().to_owned())
 }
 
-/// True if the processor has AVX2 and what came with it, which libtorch's vector kernels are made of,
-/// or is of another kind.
+/// True if the processor has AVX2 and what came with it, which libtorch's vector kernels are made
+/// of, or is of another kind.
 pub fn has_avx2() -> bool {
     #[cfg(target_arch = "x86_64")]
     {

@@ -18,8 +18,8 @@ const END_TO_END: &[&str] = &["--test", "end_to_end"];
 const OTHERS: &[&str] = &["--lib", "--bins", "--examples", "--test", "[!e]*", "--test", "e[!n]*", "--test", "en[!d]*"];
 const DOCUMENTATION: &[&str] = &["--doc"];
 
-/// All packages but the Python package's native module: it is no program without an interpreter, and
-/// has tests of its own.
+/// All packages but the Python package's native module: it is no program without an interpreter,
+/// and has tests of its own.
 const ALL: [&str; 3] = ["--workspace", "--exclude", "tilewright-python"];
 
 /// The variable that says how many tests may run at once. Of the end-to-end tests one more runs

@@ -22,8 +22,8 @@ pub fn model<'e>(error: impl Into<Box<dyn Error + 'e>>) -> PyErr {
     ModelError::new_err(with_causes(&*error.into()))
 }
 
-/// Does work without the interpreter's lock. A panic, which is a fault of this package's own, becomes
-/// an exception that callers can catch.
+/// Does work without the interpreter's lock. A panic, which is a fault of this package's own,
+/// becomes an exception that callers can catch.
 pub fn detached<T: Send>(py: Python<'_>, work: impl FnOnce() -> PyResult<T> + Send) -> PyResult<T> {
     py.detach(|| {
         let done = catch_unwind(AssertUnwindSafe(work));
