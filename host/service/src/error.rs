@@ -87,7 +87,7 @@ pub enum Error {
         /// The model's name.
         model: String,
         /// The cause, which the words above tell with its own causes.
-        reason: tilewright_pipeline::Error,
+        reason: Box<tilewright_pipeline::Error>,
     },
     /// A model's configured family is unknown.
     #[error("{}: [models.{model}] family: {reason}", path.display())]

@@ -379,7 +379,7 @@ pub struct PartsRefused {
 /// that is to blame.
 pub fn open_parts(name: &str, configured: &tilewright_config::Model) -> std::result::Result<OpenParts, PartsRefused> {
     let wrong = |key, error| PartsRefused { key, error: Box::new(error) };
-    let refused = |key| move |reason| wrong(key, Error::Model { model: name.to_owned(), reason });
+    let refused = |key| move |reason| wrong(key, Error::Model { model: name.to_owned(), reason: Box::new(reason) });
     let parts = find_parts(configured).map_err(refused("model"))?;
     let vae = parts.vae.as_ref().map(|path| {
         let overrides = overrides(name, path, configured).map_err(|error| wrong("family", error))?;

@@ -31,8 +31,8 @@ fn encodes_have_the_latents_of_the_command_line() {
     let place = Place::new();
     let server = Server::start(&place, &config());
     // Not a multiple of the scale: the middle counts.
-    place.write("picture.png", &picture(50, 35));
-    place.write("clip.safetensors", &clip(7, 32, 40));
+    place.write("picture.png", picture(50, 35));
+    place.write("clip.safetensors", clip(7, 32, 40));
     let whole = ["--policy", "fixed", "--set", "space=whole"];
     let vaes = [
         fixture("generate-flux/vae"),

@@ -51,7 +51,7 @@ fn check_all(config: &Config, cache: &CacheDir) -> Outcome {
 pub fn open_model(config: &Config, name: &str, configured: &tilewright_config::Model) -> Outcome<OpenParts> {
     open_parts(name, configured).map_err(|PartsRefused { key, error }| {
         let detail = match *error {
-            Error::Model { reason, .. } => Failure::from(reason).to_string(),
+            Error::Model { reason, .. } => Failure::from(*reason).to_string(),
             Error::Family { reason, .. } => reason,
             error => Failure::from(error).to_string(),
         };
