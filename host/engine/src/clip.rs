@@ -41,7 +41,7 @@ impl<'a> ClipJob<'a> {
     /// of bytes leaves the weights aside.
     ///
     /// # Errors
-    /// [`crate::Error::DoesNotFit`] if not even the leanest plan fits.
+    /// [`crate::Refusal::DoesNotFit`] if not even the leanest plan fits.
     pub fn new(
         machine: &'a Machine,
         vae: &'a VideoVaeFile,

@@ -41,7 +41,7 @@ impl<'a> ClipEncodeJob<'a> {
     ///
     /// # Errors
     /// The file has no encoder, or the extents are no multiples of its scales;
-    /// [`crate::Error::DoesNotFit`] if not even the leanest plan fits.
+    /// [`crate::Refusal::DoesNotFit`] if not even the leanest plan fits.
     pub fn new(
         machine: &'a Machine,
         vae: &'a VideoVaeFile,

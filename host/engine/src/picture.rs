@@ -171,7 +171,7 @@ impl<'a> DecodeJob<'a> {
     /// bytes leaves the weights aside.
     ///
     /// # Errors
-    /// [`crate::Error::DoesNotFit`] if not even the leanest plan fits.
+    /// [`crate::Refusal::DoesNotFit`] if not even the leanest plan fits.
     pub fn new(
         machine: &'a Machine,
         vae: &'a VaeFile,
@@ -191,7 +191,7 @@ impl<'a> EncodeJob<'a> {
     ///
     /// # Errors
     /// The file has no encoder, or the pictures' sides are no multiples of its scale;
-    /// [`crate::Error::DoesNotFit`] if not even the leanest plan fits.
+    /// [`crate::Refusal::DoesNotFit`] if not even the leanest plan fits.
     pub fn new(
         machine: &'a Machine,
         vae: &'a VaeFile,

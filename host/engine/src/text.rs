@@ -72,8 +72,8 @@ impl<'a> TextJob<'a> {
     /// processor beside a GPU, if the encoder may run there.
     ///
     /// # Errors
-    /// [`crate::Error::EncoderDoesNotFit`] if not even the leanest plan fits, and
-    /// [`crate::Error::PromptTooLong`] if it would with a shorter text.
+    /// [`crate::Refusal::EncoderDoesNotFit`] if not even the leanest plan fits, and
+    /// [`crate::Refusal::PromptTooLong`] if it would with a shorter text.
     pub fn new(
         machine: &'a Machine,
         host: Option<&Machine>,

@@ -21,7 +21,7 @@ impl<'a> Decode<'a> {
     /// A decode of latents as [`Model::tensor`] gives them, within a memory limit.
     ///
     /// # Errors
-    /// [`Error::DoesNotFit`] if not even the leanest plan fits.
+    /// [`tilewright_engine::Refusal::DoesNotFit`] if not even the leanest plan fits.
     pub fn new(
         machine: &'a Machine,
         model: &'a Model,

@@ -137,7 +137,7 @@ impl<'a> Encode<'a> {
     ///
     /// # Errors
     /// The input is of another kind than the model, or its sides are no multiples of the scale;
-    /// [`tilewright_engine::Error::DoesNotFit`] if not even the leanest plan fits.
+    /// [`tilewright_engine::Refusal::DoesNotFit`] if not even the leanest plan fits.
     pub fn new(
         machine: &'a Machine,
         model: &'a Model,

@@ -61,7 +61,7 @@ impl<'a> DenoiseJob<'a> {
     /// A job, within a limit that counts the weights.
     ///
     /// # Errors
-    /// [`Error::SampleDoesNotFit`] if not even the leanest plan fits.
+    /// [`crate::Refusal::SampleDoesNotFit`] if not even the leanest plan fits.
     pub fn new(
         machine: &'a Machine,
         denoiser: &'a Denoiser,
