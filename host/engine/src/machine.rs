@@ -160,6 +160,7 @@ impl Machine {
     /// # Errors
     /// The device is not there or does not work.
     pub fn find(choice: Choice) -> Result<Found> {
+        backend::leave_nnpack_out()?;
         let load = || trial::survived(choice).and_then(|()| backend::load());
         let (choice, backend) = match choice {
             Choice::Cpu => (choice, None),

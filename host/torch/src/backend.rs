@@ -140,10 +140,6 @@ pub fn beside() -> Option<(Backend, PathBuf)> {
 pub fn load() -> Result<Option<Backend>> {
     let _one_at_a_time = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
     if LOADED.get().is_none() {
-        if !crate::device::has_avx2() {
-            // SAFETY: it is given no address.
-            unsafe { ffi::tw_cpu_leave_nnpack_out() }?;
-        }
         let folder = folder()?;
         let loaded = match find(&folder) {
             Some((backend, path)) => Some((backend, open(&path, &rocm_folders(&folder))?)),
@@ -157,6 +153,19 @@ pub fn load() -> Result<Option<Backend>> {
         let _ = LOADED.set(loaded);
     }
     Ok(loaded().map(|(backend, _)| backend))
+}
+
+/// Keeps libtorch's convolutions from NNPACK where it does not run, of which it would warn at each.
+/// Call it before any tensor is made.
+///
+/// # Errors
+/// libtorch knows no such setting.
+pub fn leave_nnpack_out() -> Result<()> {
+    if crate::device::has_avx2() {
+        return Ok(());
+    }
+    // SAFETY: it is given no address.
+    unsafe { ffi::tw_cpu_leave_nnpack_out() }
 }
 
 /// True if neither convolutions nor products of f32 may round their operands to TF32, which
