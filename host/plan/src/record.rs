@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CostModel, Decision, Device, Exchange, Failure, Fallback, PolicyIdentity, Question, Stage, Vae, Work, milliseconds,
-    predict_cost,
+    Attempt, CostModel, Decision, Device, Exchange, Failure, Fallback, PolicyIdentity, Question, Stage, Vae, Work,
+    milliseconds, predict_cost,
 };
 
 /// A decision, its outcome, and everything needed to make the decision again. Sizes are bytes,
@@ -123,6 +123,11 @@ impl<W: Work> FailedAttempt<W> {
     pub fn new(decision: Decision<W>, failure: Failure) -> Self {
         let Decision { answer, plan, adjusted, fallback, fuel, .. } = decision;
         Self { plan, failure, answer, adjusted, fallback, fuel, step: None }
+    }
+
+    /// The attempt, as policies get it.
+    pub fn attempt(&self) -> Attempt<W> {
+        Attempt { plan: self.plan.clone(), failure: self.failure }
     }
 }
 

@@ -220,6 +220,9 @@ def test_failed_plans_are_not_tried_again(adaptive: tilewright.Policy, quote: mo
     again = adaptive.decide(quote.request, bare, capabilities=quote.capabilities, device=quote.device, costs=quote)
     assert again.plan == adaptive.decide(quote, bare).plan and again.plan not in plans
     assert [attempt.failure for attempt in again.record.attempts] == [attempt.failure for attempt in bare]
+    # What is known of the decisions that failed stays in the record.
+    known = adaptive.decide(quote.request, attempts, capabilities=quote.capabilities, device=quote.device, costs=quote)
+    assert known.record.attempts == tuple(attempts) == adaptive.decide(quote, attempts).record.attempts
 
 
 def test_all_kinds_of_work_are_decided(adaptive: tilewright.Policy, device: tilewright.Device) -> None:

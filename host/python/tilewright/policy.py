@@ -6,17 +6,15 @@ import functools
 import json
 import os
 import threading
-import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Union, cast, overload
 
-from . import __version__, model, records
+from . import model, records
 from ._json import expect, settings_of, text_of
-from ._kinds import OF_REQUEST, OF_STAGE, CapabilitiesT, CostT, Kind, PlanT, RecordT, RequestT
+from ._kinds import OF_REQUEST, CapabilitiesT, CostT, Kind, PlanT, RecordT, RequestT
 from .errors import PolicyError
 from .model import BYTES, COUNT_OR_NONE, NUMBER, TEXT, read_field
 
@@ -74,7 +72,7 @@ class Policy:
         PolicyError: there is no such policy, the file is none, or a setting is wrong.
     """
 
-    __slots__ = ("_again", "_identity", "_native", "_process", "_settings", "_source")
+    __slots__ = ("_again", "_identity", "_last", "_native", "_process", "_settings", "_source")
 
     def __init__(
         self,
@@ -90,6 +88,8 @@ class Policy:
         if memory_bytes is not None:
             memory_bytes = read_field("memory_bytes", memory_bytes, BYTES, PolicyError)
         self._identity: records.PolicyIdentity | None = None
+        #: The latest question about a request without attempts, which is often asked again.
+        self._last: _Question | None = None
         self._make(self._source, memory_bytes)
         if self._native.warning is not None:
             warnings.warn(self._native.warning, stacklevel=2)
@@ -245,24 +245,29 @@ class Policy:
             kind = request.kind
             if running is None and done is None:
                 failed = _listed(attempts, kind) if attempts else None
-                return Decision(request.native.decide(self.native, failed), kind, None)
-            asked = _Asked(self, request.stage, request.request, request.capabilities, request.device, attempts)
-            return Decision(self.native.decide(asked.question(running, done), request.native), kind, asked)
+                return Decision(request.native.decide(self.native, failed), kind)
+            asked = _Question(
+                request.stage, request.request, request.capabilities, request.device, attempts, running, done
+            )
+            return Decision(self.native.decide(asked.text, request.native), kind)
         if capabilities is None or device is None:
             raise TypeError("a request needs capabilities and a device; a quote has them")
-        asked = _Asked.of(self, request, stage, capabilities, device, attempts)
-        question = asked.question(running, done)
+        asked = self._last
+        if attempts or running is not None or done is not None:
+            asked = _Question(stage, request, capabilities, device, attempts, running, done)
+        elif asked is None or not asked.asks(stage, request, capabilities, device):
+            asked = self._last = _Question(stage, request, capabilities, device)
         if costs is None or isinstance(costs, model.Quote):
-            answer = self.native.decide(question, None if costs is None else costs.native)
+            answer = self.native.decide(asked.text, None if costs is None else costs.native)
         else:
             if not callable(costs):
                 raise TypeError(f"costs: expected a quote or a function, not {type(costs).__name__}")
             prices = _Prices(costs, asked.kind)
             with self._asked_with_function() as native:
-                answer = native.decide(question, prices)
+                answer = native.decide(asked.text, prices)
             if prices.failure is not None:
                 raise prices.failure
-        return Decision(answer, asked.kind, asked)
+        return Decision(answer, asked.kind)
 
     def learn(
         self,
@@ -287,14 +292,16 @@ class Policy:
             PolicyError: the policy failed at it, or the question makes no sense.
         """
         if isinstance(request, model.Quote):
-            asked = _Asked(self, request.stage, request.request, request.capabilities, request.device, ())
+            asked = _Question(
+                request.stage, request.request, request.capabilities, request.device, (), running, done
+            )
         elif capabilities is None or device is None:
             raise TypeError("a request needs capabilities and a device; a quote has them")
         else:
-            asked = _Asked.of(self, request, stage, capabilities, device, ())
+            asked = _Question(stage, request, capabilities, device, (), running, done)
         expect("plan", plan, asked.kind.plan)
         expect("outcome", outcome, asked.kind.outcome)
-        failure = self.native.learn(asked.question(running, done), text_of(plan), outcome.to_json())
+        failure = self.native.learn(asked.text, text_of(plan), outcome.to_json())
         if failure is not None:
             raise PolicyError(failure)
 
@@ -305,12 +312,11 @@ class Policy:
 class Decision(Generic[PlanT, CostT, RecordT]):
     """What a policy decided, and what became of its answer. Each part is read when it is asked for."""
 
-    __slots__ = ("_asked", "_kind", "_parts", "_plan", "_record", "native")
+    __slots__ = ("_kind", "_parts", "_plan", "_record", "native")
 
-    def __init__(self, native: _native.Decision, kind: Kind, asked: _Asked | None) -> None:
+    def __init__(self, native: _native.Decision, kind: Kind) -> None:
         self.native = native
         self._kind = kind
-        self._asked = asked
         self._plan: PlanT | None = None
         self._record: RecordT | None = None
         self._parts: dict[str, Any] | None = None
@@ -364,9 +370,7 @@ class Decision(Generic[PlanT, CostT, RecordT]):
         """The decision with all that led to it, as `tilewright decode --dry-run --json` prints it: a line of a file
         that `tilewright policy replay` reads."""
         if self._record is None:
-            said = self._said()
-            whole = said if self._asked is None or "tilewright" in said else self._asked.record(said)
-            self._record = self._kind.record.from_json(whole)
+            self._record = self._kind.record.from_json(self._said())
         return cast(RecordT, self._record)
 
     def failed(self, failure: records.Failure, *, step: int | None = None) -> AnyAttempt:
@@ -413,40 +417,21 @@ TextDecision = Decision[records.TextPlan, records.TextCost, records.TextRecord]
 """A decision on a text encoder's run."""
 
 
-class _Asked:
-    """A question, and what its record needs of it."""
+class _Question:
+    """What a policy is asked, as JSON text."""
 
-    __slots__ = ("attempts", "capabilities", "device", "kind", "policy", "request", "stage", "time")
+    __slots__ = ("_parts", "kind", "text")
 
     def __init__(
         self,
-        policy: Policy,
-        stage: records.Stage,
-        request: AnyRequest,
-        capabilities: AnyCapabilities,
-        device: records.Device,
-        attempts: Sequence[AnyAttempt],
-    ) -> None:
-        self.policy = policy
-        self.stage: records.Stage = stage
-        self.kind = OF_STAGE[stage]
-        self.request = request
-        self.capabilities = capabilities
-        self.device = device
-        self.attempts = attempts
-        self.time = time.time()
-
-    @classmethod
-    def of(
-        cls,
-        policy: Policy,
-        request: AnyRequest,
         stage: records.Stage | None,
+        request: AnyRequest,
         capabilities: AnyCapabilities,
         device: AnyDevice,
-        attempts: Sequence[AnyAttempt],
-    ) -> _Asked:
-        """A question about a request of its own."""
+        attempts: Sequence[AnyAttempt] = (),
+        running: AnyPlan | None = None,
+        done: int | None = None,
+    ) -> None:
         kind = OF_REQUEST.get(type(request))
         if kind is None:
             raise TypeError(f"expected a quote or a request, not {type(request).__name__}")
@@ -454,47 +439,33 @@ class _Asked:
             raise PolicyError(f"stage {stage}: of {type(request).__name__} expected {' or '.join(kind.stages)}")
         expect("capabilities", capabilities, kind.capabilities)
         expect("device", device, model.Device, records.Device)
+        self.kind = kind
+        self._parts = stage, request, capabilities, device
         facts = device.facts if isinstance(device, model.Device) else device
-        return cls(policy, stage or kind.stages[0], request, capabilities, facts, attempts)
-
-    def question(self, running: AnyPlan | None, done: int | None) -> str:
-        """The question as JSON text. Texts of messages are written once, so that further questions take no time."""
-        parts = [
-            f'{{"stage":"{self.stage}","request":{text_of(self.request)},"device":{text_of(self.device)},'
-            f'"capabilities":{text_of(self.capabilities)}'
+        said = [
+            f'{{"stage":"{stage or kind.stages[0]}","request":{text_of(request)},"device":{text_of(facts)},'
+            f'"capabilities":{text_of(capabilities)}'
         ]
-        _check_attempts(self.attempts, self.kind)
         if running is not None:
-            expect("running", running, self.kind.plan)
-            parts.append(f',"running":{text_of(running)}')
+            expect("running", running, kind.plan)
+            said.append(f',"running":{text_of(running)}')
         if done is not None:
-            parts.append(f',"done":{read_field("done", done, COUNT_OR_NONE, PolicyError)}')
-        attempts = ",".join(
-            [f'{{"plan":{text_of(one.plan)},"failure":{text_of(one.failure)}}}' for one in self.attempts]
-        )
-        parts.append(f',"attempts":[{attempts}]}}')
-        return "".join(parts)
+            said.append(f',"done":{read_field("done", done, COUNT_OR_NONE, PolicyError)}')
+        if attempts:
+            said.append(f',"attempts":{_listed(attempts, kind)}')
+        said.append("}")
+        self.text = "".join(said)
 
-    def record(self, said: Mapping[str, Any]) -> dict[str, Any]:
-        """The record as JSON's own types, in the order in which the program writes it.
-
-        Args:
-            said: the answer's part of it.
-        """
-        when = datetime.fromtimestamp(self.time, timezone.utc)
-        return {
-            "tilewright": __version__,
-            "time": when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "stage": self.stage,
-            "request": self.request.to_dict(),
-            "capabilities": self.capabilities.to_dict(),
-            "device": self.device.to_dict(),
-            "policy": self.policy.identity.to_dict(),
-            **said,
-            "estimate": said.get("estimate"),
-            "attempts": json.loads(_listed(self.attempts, self.kind)),
-            "outcome": None,
-        }
+    def asks(
+        self,
+        stage: records.Stage | None,
+        request: AnyRequest,
+        capabilities: AnyCapabilities | None,
+        device: AnyDevice | None,
+    ) -> bool:
+        """Whether it is made of these very parts, which don't change."""
+        own = self._parts
+        return own[1] is request and own[2] is capabilities and own[3] is device and own[0] == stage
 
 
 class _Prices:
@@ -543,14 +514,10 @@ def _setting(name: str, value: records.Value) -> str:
     return read_field(f"settings: {name}", text, TEXT, PolicyError)
 
 
-def _check_attempts(attempts: Sequence[AnyAttempt], kind: Kind) -> None:
-    for one in attempts:
-        expect("an attempt", one, kind.failed, kind.attempt)
-
-
 def _listed(attempts: Sequence[AnyAttempt], kind: Kind) -> str:
     """Attempts as records have them. Of one that is only a plan and its failure, the rest is not known."""
-    _check_attempts(attempts, kind)
+    for one in attempts:
+        expect("an attempt", one, kind.failed, kind.attempt)
     whole = [
         one if isinstance(one, kind.failed) else kind.failed(plan=one.plan, failure=one.failure, adjusted=(), fuel=0)
         for one in attempts

@@ -3,7 +3,7 @@
 use std::{io::BufReader, path::Path};
 
 use tilewright_plan::{
-    Attempt, Device, FieldOf, Question, Record, Stage, Trial, UnderWay, Vae, each,
+    Attempt, Device, FailedAttempt, FieldOf, Question, Record, Stage, Trial, UnderWay, Vae, each,
     exchange::{ExactTrial, RecordedQuestion},
     of_any, of_each,
     records::{self, Damage},
@@ -102,9 +102,7 @@ fn of_ordinary<W: Compared>(record: &Record<W>, line: u64) -> Result<Vec<Recorde
         prices: record.estimate.iter().map(|cost| (record.plan.clone(), Ok(*cost))).collect(),
         trials: Vec::new(),
     };
-    let failed = record.attempts.iter();
-    let attempts: Vec<Attempt<W>> =
-        failed.map(|failed| Attempt { plan: failed.plan.clone(), failure: failed.failure }).collect();
+    let attempts: Vec<Attempt<W>> = record.attempts.iter().map(FailedAttempt::attempt).collect();
     // For a failed clip or sample, what was under way is unknown.
     let again = (!attempts.is_empty() && !W::is_continued(&record.request)).then(|| RecordedRequest {
         name: format!("{}, recovery", first.name),

@@ -90,7 +90,7 @@ struct Asked<W: Work> {
     #[serde(default)]
     done: Option<u32>,
     #[serde(default)]
-    attempts: Vec<Attempt<W>>,
+    attempts: Vec<FailedAttempt<W>>,
 }
 
 /// A question about any kind of work.
@@ -147,9 +147,9 @@ impl<W: Work> Asked<W> {
         Some(UnderWay { done: self.done.unwrap_or(0), plan })
     }
 
-    fn question<'a>(&'a self, under_way: Option<&'a UnderWay<W>>) -> Question<'a, W> {
+    fn question<'a>(&'a self, attempts: &'a [Attempt<W>], under_way: Option<&'a UnderWay<W>>) -> Question<'a, W> {
         let first = Question::first(self.stage, &self.request, &self.device, &self.capabilities);
-        first.after(&self.attempts).going_on(under_way)
+        first.after(attempts).going_on(under_way)
     }
 }
 
@@ -209,21 +209,13 @@ impl Policy {
         Planning: Planner<W>,
         Record<W>: IntoAnyRecord,
     {
+        let attempts: Vec<Attempt<W>> = asked.attempts.iter().map(FailedAttempt::attempt).collect();
         let under_way = asked.under_way();
-        let question = asked.question(under_way.as_ref());
+        let question = asked.question(&attempts, under_way.as_ref());
         let mut planning = self.lock();
         let decision = planning.decide(&question, costs.clone());
-        let record = Record::of(&question, Planner::<W>::identity(&*planning), &decision, &*costs);
-        let attempts = asked.attempts.iter().map(|Attempt { plan, failure }| FailedAttempt {
-            plan: plan.clone(),
-            failure: *failure,
-            answer: None,
-            adjusted: Vec::new(),
-            fallback: None,
-            fuel: 0,
-            step: None,
-        });
-        Decision(Record { attempts: attempts.collect(), ..record }.into_any())
+        let made = Record::of(&question, Planner::<W>::identity(&*planning), &decision, &*costs);
+        Decision(Record { attempts: asked.attempts.clone(), ..made }.into_any())
     }
 
     fn learn_of<W: AskedOf>(
@@ -239,7 +231,7 @@ impl Policy {
         let asked = self.read::<W>(question)?;
         let plan = read("the plan", plan, errors::policy)?;
         let outcome = read("the outcome", outcome, errors::policy)?;
-        let report = detached(py, || Ok(self.lock().learn(&asked.question(None), &plan, &outcome)))?;
+        let report = detached(py, || Ok(self.lock().learn(&asked.question(&[], None), &plan, &outcome)))?;
         Ok(report.failure.map(|failure| failure.to_string()))
     }
 }

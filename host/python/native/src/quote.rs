@@ -92,8 +92,7 @@ where
     let failed =
         attempts.map(|text| read::<Vec<FailedAttempt<W>>>("the attempts", text, errors::policy)).transpose()?;
     let failed = failed.unwrap_or_default();
-    let attempt = |failed: &FailedAttempt<W>| Attempt { plan: failed.plan.clone(), failure: failed.failure };
-    let attempts: Vec<Attempt<W>> = failed.iter().map(attempt).collect();
+    let attempts: Vec<Attempt<W>> = failed.iter().map(FailedAttempt::attempt).collect();
     let decision = planning.decide(&quote.question().after(&attempts), quote.costs());
     Ok(Decision(quote.record(planning, &decision, failed, None).into_any()))
 }
