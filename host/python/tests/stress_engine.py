@@ -136,8 +136,12 @@ def started(code: str, inside: Place, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
 
 
-def kill_parents(kills: int, seed: int, seconds: float) -> str:
-    """Kills processes with jobs at work, each at a moment between its start and some seconds later.
+#: The words after each of which processes are killed in turn; the empty one is their very start.
+PHASES = ("starting", "accepted", "", "done", "begun", "started")
+
+
+def kill_parents(kills: int, seed: int, pause: float) -> str:
+    """Kills processes with jobs at work, each at a random moment within some seconds of one of its words.
 
     Returns:
         The figures.
@@ -151,21 +155,24 @@ def kill_parents(kills: int, seed: int, seconds: float) -> str:
         latent.write_bytes(LATENT)
         for number in range(kills):
             with place() as inside:
-                # One after the other in equal parts of the time, so that few kills meet each phase, too.
-                moment = seconds * (number + moments.random()) / kills
-                begin = time.monotonic()
+                phase = PHASES[number % len(PHASES)]
+                moment = moments.random() * pause
                 with started(PARENT, inside, str(VAE), str(latent)) as parent:
                     assert parent.stdout is not None
-                    time.sleep(max(0.0, moment - (time.monotonic() - begin)))
+                    said = [""]
+                    while said[-1] != phase:
+                        said.append(parent.stdout.readline().strip())
+                        assert said[-1], f"the process ended before it said {phase}"
+                    time.sleep(moment)
                     assert parent.poll() is None, "the process ended before it was killed"
                     parent.kill()
                     parent.wait()
-                    said = parent.stdout.read().split()
+                    said += parent.stdout.read().split()
                     try:
                         longest = max(longest, inside.await_nothing())
                     except AssertionError as error:
-                        wrong.append(f"{moment:.2f} s, {said}: {error}")
-                phases[said[-1] if said else "not begun"] += 1
+                        wrong.append(f"{moment:.2f} s after {phase}, {said}: {error}")
+                phases[said[-1] or "not begun"] += 1
     assert not wrong, f"{len(wrong)} of {kills} kills: {wrong}"
     met = ", ".join(f"{name} {count}" for name, count in sorted(phases.items()))
     return f"parent: {kills} kills (last word: {met}); all was gone after {longest:.2f} s at most"
@@ -271,12 +278,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Kills processes with engines, and programs of engines.")
     parser.add_argument("--kills", type=int, default=50, help="of each kind [50]")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32), help="of the moments [a new one]")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of a process's life within which it is killed [4]")
+    parser.add_argument("--after", type=float, default=0.5, help="most seconds from a process's word to its kill [0.5]")
     parser.add_argument("--pause", type=float, default=1.5, help="most seconds between kills of the program [1.5]")
     asked = parser.parse_args()
     print(f"seed {asked.seed}", flush=True)
     failed = False
-    for experiment, seconds in ((kill_parents, asked.seconds), (kill_children, asked.pause)):
+    for experiment, seconds in ((kill_parents, asked.after), (kill_children, asked.pause)):
         try:
             print(experiment(asked.kills, asked.seed, seconds), flush=True)
         except AssertionError as error:

@@ -20,6 +20,7 @@ import pytest
 
 import tilewright
 from test_streams import JOB
+from tilewright import _wire
 
 #: Answers with status 200 that are none of the interface's, with further headers.
 ODD: list[tuple[bytes, dict[str, str]]] = [
@@ -257,7 +258,7 @@ def test_names_are_a_part_of_a_path(address: str) -> None:
 
 def test_wrong_addresses_and_tokens_are_one_line(tmp_path: Path) -> None:
     for kind in (tilewright.Client, tilewright.AsyncClient):
-        for wrong in ("http://[::1", "http://a\nb", "http://a:99999", "http://", "ftp://a", "a", "unix:/a\0", "http://\u2028"):
+        for wrong in ("http://[::1", "http://a\nb", "http://a:99999", "http://", "ftp://a", "a", "unix:/a\0", "http://\u2028", "http://xn--a.b:1"):
             with pytest.raises(tilewright.TilewrightError, match="expected http://") as error:
                 kind(wrong)
             assert str(error.value).isprintable()
@@ -265,6 +266,9 @@ def test_wrong_addresses_and_tokens_are_one_line(tmp_path: Path) -> None:
             with pytest.raises(tilewright.TilewrightError, match="^token: ") as error:
                 kind("http://a", token=wrong)
             assert "secr" not in str(error.value)
+        unknown = kind(f"http://{70 * 'a'}")
+        with pytest.raises(tilewright.TilewrightError, match=70 * "a"):
+            run_of(unknown)
         with pytest.raises(TypeError, match="address: expected str or None, not int"):
             kind(5)  # type: ignore[arg-type]
     nothing = tmp_path / "nothing.pem"
@@ -274,6 +278,24 @@ def test_wrong_addresses_and_tokens_are_one_line(tmp_path: Path) -> None:
             tilewright.Client("https://127.0.0.1:1", verify=verify).models()
         with pytest.raises(tilewright.TilewrightError, match=words):
             asyncio.run(tilewright.AsyncClient("https://127.0.0.1:1", verify=verify).models())
+
+
+def run_of(client: tilewright.Client | tilewright.AsyncClient) -> None:
+    """Asks a client of either kind something."""
+    found = client.models()
+    if inspect.isawaitable(found):
+
+        async def wait() -> None:
+            await found
+
+        asyncio.run(wait())
+
+
+def test_a_clients_certificates_are_the_loops_too() -> None:
+    for token in (None, "secret"):
+        of = tilewright.AsyncClient(tilewright.Client("https://127.0.0.1:1", token=token, verify="/nope"))
+        with pytest.raises(tilewright.TilewrightError, match="/nope: No such file"):
+            run_of(of)
 
 
 def test_passwords_are_not_printed(address: str) -> None:
@@ -315,11 +337,25 @@ def test_fields_that_cannot_be_sent_are_named(address: str) -> None:
         (lambda: client.upload_policy(None), "module: expected a path, bytes, a binary file or an array, not None"),
         (lambda: client.decode(io.StringIO(), model="a"), "latent: expected a path, .*a binary file.*, not StringIO"),
         (lambda: client.submit("a"), "request: expected Mapping or JobRequest, not str"),  # type: ignore[arg-type]
+        (lambda: client.submit({}, [1]), "files: expected Mapping or None"),  # type: ignore[arg-type]
+        (lambda: client.generate("a", model="a", sample=[1]), "sample: expected Mapping"),  # type: ignore[arg-type]
+        (lambda: client.swap_policy("own", 5), "module: expected str or PathLike"),  # type: ignore[arg-type]
         (lambda: client.swap_policy("own", settings={"tile": None}), "settings: 'tile': expected bool"),
     ]:
         with pytest.raises(TypeError, match=words):
             mistaken()
     assert Anything.paths == []
+
+
+def test_a_module_is_named_or_sent(address: str, tmp_path: Path) -> None:
+    client = tilewright.Client(address)
+    for named in ("fixed", "sha256:0", "oci://host/of/own.wasm"):
+        with pytest.raises(tilewright.ConnectionFailed):
+            client.swap_policy("own", named)
+    for path in (tmp_path / "own.wasm", tmp_path / "own", str(tmp_path / "own.wasm")):
+        with pytest.raises(tilewright.TilewrightError, match="own.*: No such file"):
+            client.swap_policy("own", path)
+    assert Anything.paths == 3 * ["/v1/policies/own/swap"]
 
 
 def test_settings_have_names_as_in_python(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,6 +368,16 @@ def test_settings_have_names_as_in_python(address: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(client.connection, "read", read)
     client.swap_policy("own", settings={"min_tile": 64})
     assert json.loads(sent[0]) == {"settings": {"min-tile": 64}}
+
+
+def test_what_a_caller_raises_is_no_error_of_the_file(tmp_path: Path) -> None:
+    for raised in (TimeoutError("enough"), ValueError("wrong"), KeyboardInterrupt()):
+        with pytest.raises(type(raised)) as error, _wire.written(tmp_path / "file"):
+            raise raised
+        assert error.value is raised
+    with pytest.raises(tilewright.TilewrightError, match="file: No such file"), _wire.written(tmp_path / "none" / "file"):
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_results_replace_files_alone(address: str, tmp_path: Path) -> None:

@@ -143,6 +143,40 @@ def test_models_are_added_while_it_runs(fresh: tilewright.Engine) -> None:
     assert fresh.decode(LATENT, model="again").result()
 
 
+def test_a_model_is_not_added_if_the_program_ends(fresh: tilewright.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh.start()
+    write, pid = fresh.connection._write_again, fresh.pid  # pyright: ignore[reportPrivateUsage]
+    assert pid is not None
+
+    def write_and_kill() -> None:
+        write()
+        if lives(pid):
+            os.kill(pid, signal.SIGKILL)
+            await_end(pid)
+
+    monkeypatch.setattr(fresh.connection, "_write_again", write_and_kill)
+    began = time.monotonic()
+    with pytest.raises(tilewright.ProgramEnded):
+        fresh.add_model("again", VAE)
+    assert time.monotonic() - began < module.START
+    assert {model.name for model in fresh.models()} == set(MODELS)
+
+
+def test_requests_go_on_while_a_model_is_added(fresh: tilewright.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh.start()
+    write = fresh.connection._write_again  # pyright: ignore[reportPrivateUsage]
+    seen: list[int] = []
+
+    def write_later() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            seen.append(len(pool.submit(fresh.models).result(60)))
+        write()
+
+    monkeypatch.setattr(fresh.connection, "_reload", lambda session, child: write_later())  # pyright: ignore
+    fresh.add_model("again", VAE)
+    assert seen == [len(MODELS)]
+
+
 def test_threads_share_it(engine: tilewright.Engine) -> None:
     def generate(seed: int) -> tilewright.Job:
         return engine.generate("a cat", model="shapes", sample={**SMALL, "seed": seed % 2})
@@ -284,7 +318,7 @@ def test_no_job_is_lost_when_the_child_is_killed() -> None:
 
 
 def test_nothing_is_left_when_the_parent_is_killed() -> None:
-    print(stress_engine.kill_parents(KILLS, seed=2, seconds=3.0))
+    print(stress_engine.kill_parents(KILLS, seed=2, pause=0.5))
 
 
 HALF_MADE = """
@@ -305,7 +339,6 @@ def test_nothing_is_left_of_a_folder_that_is_half_made() -> None:
 
 
 def test_a_folder_that_does_not_serve_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     with tempfile.TemporaryDirectory() as place:
         long = Path(place) / ("long" * 30)
         long.mkdir()
@@ -313,7 +346,7 @@ def test_a_folder_that_does_not_serve_is_said(monkeypatch: pytest.MonkeyPatch) -
             (Path(place) / "missing", "missing: No such file or directory: name a folder .* in TMPDIR$"),
             (long, "a socket's path would have 1[0-9][0-9] bytes there, of 107 .* name a shorter folder in TMPDIR$"),
         ]:
-            monkeypatch.setattr(module.tempfile, "gettempdir", lambda folder=folder: str(folder))
+            monkeypatch.setenv("TMPDIR", str(folder))
             engine = tilewright.Engine(device="cpu")
             with pytest.raises(tilewright.ProgramError, match=words):
                 engine.start()

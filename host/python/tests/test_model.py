@@ -192,14 +192,14 @@ def test_bad_input_is_one_line(device: tilewright.Device, tmp_path: Path) -> Non
     for wrong, words in [
         (lambda: tilewright.Model(tmp_path / "missing.safetensors"), "missing.safetensors"),
         (lambda: tilewright.Model(nothing), "nothing.safetensors"),
-        (lambda: tilewright.Model(), ""),
+        (lambda: tilewright.Model(), "no file of a model"),
         (lambda: tilewright.Model(VAE, family="none"), "none"),
-        (lambda: vae.denoise(device, width=64, height=64), ""),
-        (lambda: transformer.decode(device, width=64, height=64), ""),
-        (lambda: transformer.text(device, tokens=[77]), ""),
-        (lambda: vae.decode(device, width=63, height=64), ""),
-        (lambda: vae.decode(device, width=0, height=64), ""),
-        (lambda: vae.decode(device, **huge), ""),
+        (lambda: vae.denoise(device, width=64, height=64), "samples are of a transformer"),
+        (lambda: transformer.decode(device, width=64, height=64), "VAE"),
+        (lambda: transformer.text(device, tokens=[77]), "prompts are for text encoders"),
+        (lambda: vae.decode(device, width=63, height=64), "a width of 63 pixels: a multiple of"),
+        (lambda: vae.decode(device, width=0, height=64), "width: expected a whole number from 1"),
+        (lambda: vae.decode(device, **huge), "a memory limit of 1.00 MiB is too little"),
         (lambda: vae.decode(device, width=64, height=64, objective="best"), "best"),  # type: ignore[arg-type]
         (lambda: vae.decode(device, width=64, height=64, invented=1), "invented"),  # type: ignore[call-arg]
         (lambda: vae.decode(device, width=-8, height=64), "width: expected a whole number from 1 to 4294967295, not -8"),
@@ -213,14 +213,22 @@ def test_bad_input_is_one_line(device: tilewright.Device, tmp_path: Path) -> Non
         (lambda: transformer.denoise(device, cfg=float("nan")), "cfg: expected a finite number, not nan"),
         (lambda: transformer.denoise(device, sigmas=[1.0, float("inf")]), "sigmas: expected a list of which each is"),
         (lambda: transformer.denoise(device, sampler="\ud800"), "sampler: expected a text"),
+        (lambda: transformer.denoise(device, sigmas=[1.0, 0.0], steps=1), "steps: does not go with sigmas"),
+        (lambda: transformer.denoise(device, denoise=0.5), "denoise: needs latent or starts_with_picture"),
+        (lambda: transformer.denoise(device, conditioning=["a"]), "conditioning: needs latent or width"),
+        (lambda: transformer.denoise(device, conditioning=["a"], width=64), "width: needs height"),
+        (lambda: transformer.denoise(device, conditioning=["a"], latent="b", frames=5), "frames: does not go with latent"),
+        (lambda: transformer.denoise(device, conditioning=["a"], latent="b", has_negative=True), "does not go with cond"),
+        (lambda: transformer.denoise(device, conditioning=["a"], latent="b", cfg=2.0), "cfg: needs negative"),
         (lambda: transformer.text(device, prompts="a cat"), "prompts: expected a list"),
         (lambda: tilewright.Model(VAE, scaling_factor=float("inf")), "scaling_factor: expected a finite number"),
         (lambda: device.with_memory(free_bytes=-1), "free_bytes: expected a whole number"),
-        (lambda: tilewright.Device.from_json("{}"), ""),
+        (lambda: tilewright.Device.from_json("{}"), "device"),
         (lambda: tilewright.Device.from_json("\ud800"), "text: expected a text"),
         (lambda: tilewright.Device.from_json(b"\xff"), "UTF-8"),
         (lambda: tilewright.Device.from_file(nothing), "nothing.safetensors"),
         (lambda: tilewright.Device.from_file(tmp_path / "missing.json"), "missing.json: No such file"),
+        (lambda: tilewright.Device.from_file("a\0b"), "null byte"),
     ]:
         with pytest.raises(tilewright.ModelError) as error:
             wrong()
@@ -263,3 +271,10 @@ def test_models_and_devices_are_pickled_and_copied(device: tilewright.Device, tm
         assert again[1].inspect() == vae.inspect() and repr(again[1]) == repr(vae)
         asked: dict[str, Any] = {"width": 256, "height": 256}
         assert again[1].decode(again[0], **asked).request == vae.decode(there, **asked).request
+
+
+def test_a_model_is_found_from_any_folder(device: tilewright.Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(VAE.parent)
+    sent = pickle.dumps(tilewright.Model(VAE.name))
+    monkeypatch.chdir(tmp_path)
+    assert pickle.loads(sent).kind == "vae"

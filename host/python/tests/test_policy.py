@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import os
 import pickle
 import signal
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -154,6 +156,41 @@ def test_a_policy_is_not_asked_while_it_asks(adaptive: tilewright.Policy, quote:
                 fresh.decide(quote.request, costs=costs, **asked)  # pyright: ignore
     assert fresh.decide(quote).plan == plan
     assert fresh.decide(quote.request, costs=lambda plans: adaptive.decide(quote) and quote.estimates(plans), **asked)
+
+
+def test_a_policy_is_described_while_prices_are_asked(quote: model.VaeQuote) -> None:
+    policy = tilewright.Policy("adaptive")
+    asked: dict[str, Any] = {"capabilities": quote.capabilities, "device": quote.device}
+    names: list[str] = []
+    other = threading.Thread(target=lambda: names.append(policy.identity.name))
+
+    def costs(plans: Sequence[records.Plan]) -> list[records.Cost | str]:
+        if not names and not other.is_alive():
+            other.start()
+            # It gets as far as it can meanwhile.
+            time.sleep(0.2)
+        return quote.estimates(plans)
+
+    assert policy.decide(quote.request, costs=costs, **asked).fallback is None
+    other.join()
+    assert names == ["adaptive"]
+
+
+def test_values_that_json_does_not_have_are_said(adaptive: tilewright.Policy, quote: model.VaeQuote) -> None:
+    asked: dict[str, Any] = {"capabilities": quote.capabilities, "device": quote.device}
+    plan = adaptive.decide(quote).plan
+    half, named = dataclasses.replace(plan, reason="\ud800"), dataclasses.replace(quote.device, name="\ud800")
+    failure = records.OutOfMemoryFailure(bytes=1)
+    attempt = records.Attempt(plan=half, failure=failure)
+    for wrong in (
+        lambda: adaptive.decide(quote.request, capabilities=quote.capabilities, device=named),
+        lambda: adaptive.decide(quote.request, [attempt], **asked),
+        lambda: adaptive.decide(quote, [attempt]),
+    ):
+        with pytest.raises(tilewright.PolicyError, match="can't be written as JSON"):
+            wrong()
+    with pytest.raises(tilewright.ModelError, match="a plan can't be written as JSON"):
+        quote.estimates([half])
 
 
 def test_forks_have_policies_of_their_own(adaptive: tilewright.Policy, quote: model.VaeQuote, tmp_path: Path) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gzip
+import io
 import json
+import os
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -40,6 +44,7 @@ class Counting(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     received: list[int] = []
+    keys: list[str | None] = []
     tensor = b""
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -67,10 +72,19 @@ class Counting(BaseHTTPRequestHandler):
             self.close_connection = id != "whole"
 
     def do_POST(self) -> None:
-        left = int(self.headers["content-length"])
-        self.received.append(left)
-        while left > 0:
-            left -= len(self.rfile.read(min(left, MIB)))
+        self.keys.append(self.headers["idempotency-key"])
+        if self.headers["transfer-encoding"] == "chunked":
+            self.received.append(0)
+            while size := int(self.rfile.readline(), 16):
+                self.received[-1] += len(self.rfile.read(size))
+                self.rfile.readline()
+            self.rfile.readline()
+        else:
+            left = int(self.headers["content-length"])
+            self.received.append(left)
+            while left > 0 and (chunk := self.rfile.read(min(left, MIB))):
+                left -= len(chunk)
+            self.close_connection = left > 0
         self._answer(json.dumps(JOB).encode())
 
 
@@ -144,6 +158,92 @@ def test_files_are_sent_as_they_are_read(address: str, latent: Path) -> None:
             assert held(work) < MOST
             # The form's own lines come on top.
             assert LARGE < Counting.received[-1] < LARGE + 2000
+
+
+def test_files_of_any_kind_are_sent_from_where_they_stand(address: str, tmp_path: Path) -> None:
+    zipped = tmp_path / "zipped"
+    zipped.write_bytes(gzip.compress(bytes(MIB)))
+    (tmp_path / "plain").write_bytes(bytes(MIB))
+    os.mkfifo(tmp_path / "pipe")
+
+    def fill() -> None:
+        (tmp_path / "pipe").write_bytes(bytes(MIB))
+
+    async def decode(file: Any) -> None:
+        async with tilewright.AsyncClient(address) as client:
+            await client.decode(file, model="picture")
+
+    with tilewright.Client(address) as client:
+        sends: list[Callable[[Any], object]] = [
+            lambda file: client.decode(file, model="picture"),
+            lambda file: asyncio.run(decode(file)),
+        ]
+        for send in sends:
+            for by_path in (True, False):
+                filling = threading.Thread(target=fill)
+                filling.start()
+                with contextlib.ExitStack() as stack:
+                    send(tmp_path / "pipe" if by_path else stack.enter_context((tmp_path / "pipe").open("rb")))
+                filling.join()
+                assert MIB < Counting.received[-1] < MIB + 2000
+            with gzip.open(zipped) as file:
+                send(file)
+            assert MIB < Counting.received[-1] < MIB + 2000
+            with (tmp_path / "plain").open("rb") as file:
+                file.seek(MIB - 10)
+                send(file)
+            assert 10 < Counting.received[-1] < 2000
+            with gzip.open(tmp_path / "plain") as file, pytest.raises(tilewright.TilewrightError, match="can't be read"):
+                send(file)
+
+
+def test_a_file_that_changes_while_it_is_sent_is_said(address: str, tmp_path: Path) -> None:
+    class Changing(io.FileIO):
+        to = 0
+
+        def read(self, size: int | None = -1, /) -> bytes:
+            if size:
+                os.truncate(self.name, self.to)
+            return super().read(size) or b""
+
+    path = tmp_path / "changing"
+    with tilewright.Client(address) as client:
+        for to in (0, 2 * MIB):
+            path.write_bytes(bytes(MIB))
+            with Changing(path) as file:
+                file.to = to
+                if to:
+                    client.decode(file, model="picture")
+                    assert MIB < Counting.received[-1] < MIB + 2000
+                else:
+                    with pytest.raises(tilewright.TilewrightError, match="latent: the file became shorter"):
+                        client.decode(file, model="picture")
+
+
+def test_a_key_is_the_callers(address: str) -> None:
+    with tilewright.Client(address) as client:
+        client.submit({"model": "picture"}, {"latent": b""}, key="mine")
+        client.submit({"model": "picture"})
+        assert Counting.keys[-2:] == ["mine", None]
+        for wrong in ("", "a\nb", "\u00e9"):
+            with pytest.raises(tilewright.TilewrightError, match="^key: expected printable ASCII"):
+                client.submit({"model": "picture"}, key=wrong)
+
+
+def test_a_fork_has_connections_of_its_own(address: str) -> None:
+    with tilewright.Client(address) as client:
+        assert client.job("parents").id == "parents"
+        session = client.connection.session()
+        child = os.fork()
+        if child == 0:
+            # Nothing of pytest's may run here.
+            try:
+                is_own = client.job("childs").id == "childs" and client.connection.session() is not session
+            except BaseException:
+                is_own = False
+            os._exit(0 if is_own else 1)
+        assert client.job("parents").id == "parents" and client.connection.session() is session
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_arrays_are_held_once(address: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Union
 import httpx
 
 from . import _wire
-from ._wire import PATIENCE, MessageT
+from ._wire import MessageT
 from .errors import TilewrightError
 
 #: A file with the authority's certificates (PEM), or False to trust any.
@@ -30,13 +30,17 @@ def session_options(address: str, token: str | None, verify: Verify, transport: 
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
     options = {
         "base_url": url,
-        "timeout": httpx.Timeout(PATIENCE),
+        "timeout": httpx.Timeout(_wire.PATIENCE, connect=_wire.CONNECT),
         "headers": _wire.headers_of(token),
         "trust_env": False,
     }
     if socket is not None:
         return {**options, "transport": transport(uds=socket, limits=limits)}
     return {**options, "verify": _wire.trust_of(verify), "limits": limits}
+
+
+#: Sessions that forks have from other processes, which must not be closed: an end would be told to their servers.
+_left: list[Any] = []
 
 
 class Connection:
@@ -54,14 +58,27 @@ class Connection:
         self.verify: Verify = verify
         self._http: httpx.Client | None = None
         self._lock = threading.RLock()
+        self._process = os.getpid()
 
     def session(self) -> httpx.Client:
         """The session, which is begun if there is none."""
+        self._leave_in_fork()
         with self._lock:
             if self._http is None:
                 self._begin_session()
             assert self._http is not None
             return self._http
+
+    def _leave_in_fork(self) -> None:
+        """In a fork of the process: the connections are those of the one that made them, and a thread of it may have held
+        their locks."""
+        if self._process != os.getpid():
+            _left.append(self._http)
+            self._http, self._lock, self._process = None, threading.RLock(), os.getpid()
+
+    def session_at_once(self) -> httpx.Client | None:
+        """The session; None if it would have to be waited for."""
+        return self.session()
 
     def _begin_session(self) -> None:
         self._http = httpx.Client(**session_options(self.address, self.token, self.verify, httpx.HTTPTransport))
@@ -87,6 +104,7 @@ class Connection:
 
     def close(self) -> None:
         """Ends the use of the server."""
+        self._leave_in_fork()
         self.end_session()
 
     def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
@@ -126,26 +144,38 @@ class AsyncConnection:
     def __init__(self, address: str, token: str | None, verify: Verify, of: Connection | None) -> None:
         _wire.server_of(address)
         _wire.headers_of(token)
-        self.address = address if of is None else of.address
-        self._token = token
+        self.address = address
+        self._token: str | None = token
         self._verify: Verify = verify
         self._of = of
+        if of is not None:
+            self.address, self._token, self._verify = of.address, of.token, of.verify
         self._of_session: httpx.Client | None = None
         self._http: httpx.AsyncClient | None = None
+        self._process = os.getpid()
 
     async def session(self) -> httpx.AsyncClient:
         """The session, which is begun if there is none."""
+        self._leave_in_fork()
         of = self._of
         if of is not None:
             # An engine starts its program, which takes a while, or starts it again.
-            self._of_session = await asyncio.to_thread(of.session)
-            if (of.address, of.token) != (self.address, self._token):
+            self._of_session = of.session_at_once() or await asyncio.to_thread(of.session)
+            server = of.address, of.token, of.verify
+            if server != (self.address, self._token, self._verify):
+                # Another task may come by while the session ends.
+                self.address, self._token, self._verify = server
                 await self.close()
-                self.address, self._token, self._verify = of.address, of.token, of.verify
         if self._http is None:
             options = session_options(self.address, self._token, self._verify, httpx.AsyncHTTPTransport)
             self._http = httpx.AsyncClient(**options)
         return self._http
+
+    def _leave_in_fork(self) -> None:
+        """As `Connection._leave_in_fork`."""
+        if self._process != os.getpid():
+            _left.append(self._http)
+            self._http, self._process = None, os.getpid()
 
     async def _broken(self, error: Exception, of_session: httpx.Client | None) -> TilewrightError:
         if self._of is not None and of_session is not None:
@@ -164,6 +194,7 @@ class AsyncConnection:
 
     async def close(self) -> None:
         """Closes the connections."""
+        self._leave_in_fork()
         session, self._http = self._http, None
         if session is not None:
             await session.aclose()

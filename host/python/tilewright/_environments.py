@@ -25,11 +25,11 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from . import __version__ as VERSION
-from ._flavours import FLAVOURS, TORCH, Flavour, detect, nvidia_smi, refusal_here
+from ._flavours import FLAVOURS, Flavour, detect, nvidia_smi, refusal_here
 from ._installer import FULL, InstallerFailed, LocalFault, OutputFailed, Progress, Workplace, installer, writing
-from ._program import data_folder
+from ._program import TORCH, data_folder
 from ._store import ENGINE, FolderError, Store, fault, program, sync_contents
-from .errors import ProgramError, TilewrightError
+from .errors import ProgramError, TilewrightError, without_password
 
 ABOUT = (
     "Environments of their own for the Tilewright program, each with a PyTorch. For a Python whose own PyTorch is of "
@@ -75,12 +75,6 @@ def _free(path: Path) -> int:
     while not path.exists() and path != path.parent:
         path = path.parent
     return shutil.disk_usage(path).free
-
-
-def _shown(address: str) -> str:
-    """An address without a password."""
-    host = urlsplit(address).netloc
-    return address.replace(f"{host}", host.rsplit("@", 1)[-1], 1) if "@" in host else address
 
 
 @dataclass(frozen=True)
@@ -171,7 +165,9 @@ def _index(address: str) -> str:
     except ValueError:
         good = False
     if not good:
-        raise UsageError(f"--index-url {address or repr(address)}: no address: give one as {FLAVOURS[0].index}")
+        raise UsageError(
+            f"--index-url {without_password(address) or repr(address)}: no address: give one as {FLAVOURS[0].index}"
+        )
     return address
 
 
@@ -183,7 +179,7 @@ def _places(names: Sequence[str]) -> tuple[str, ...]:
     """
     for name in names:
         if "://" not in name and not os.path.isdir(name):
-            raise UsageError(f"--find-links {name}: no such folder")
+            raise UsageError(f"--find-links {without_password(name)}: no such folder")
     return tuple(name if "://" in name else os.path.abspath(name) for name in names)
 
 
@@ -220,11 +216,11 @@ def _plan(order: Order, store: Store) -> Iterator[str]:
     """The lines that are said before anything is fetched."""
     flavour = order.flavour
     given = [os.path.basename(order.torch)] if order.torch.endswith(".whl") else []
-    more = "".join(f", {_shown(place)}" for place in order.find_links)
+    more = "".join(f", {without_password(place)}" for place in order.find_links)
     from_file = order.engine.endswith(".whl")
     yield f"engine: {ENGINE} {VERSION} from {order.engine if from_file else f'PyPI or the index of pip{more}'}"
     yield f"torch:  PyTorch {TORCH} {flavour.name}: {flavour.use} ({order.why})"
-    yield f"        from {', '.join([*given, _shown(order.index)])}{more}"
+    yield f"        from {', '.join([*given, without_password(order.index)])}{more}"
     yield f"size:   about {flavour.download_mb} MB to fetch, about {flavour.installed_mb} MB on the disk"
     yield f"into:   {store.folder / order.name}, {_megabytes(_free(store.folder))} free"
 
@@ -288,7 +284,7 @@ def _make(order: Order, path: Path, workplace: Workplace, progress: Progress) ->
         raise
     except InstallerFailed as error:
         raise TilewrightError(
-            f"PyTorch {TORCH} {order.flavour.name} from {_shown(order.index)}: {error}: check the network and the room "
+            f"PyTorch {TORCH} {order.flavour.name} from {without_password(order.index)}: {error}: check the network and the room "
             "on the disk, and run this again"
         ) from None
     _check_torch(path, order.flavour)

@@ -12,8 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-#: The PyTorch that the program is built for.
-TORCH = "2.11"
+from ._program import TORCH
 
 #: The versions of Python that PyTorch 2.11 has wheels for (pytorch/pytorch, RELEASE.md).
 PYTHONS = ((3, 10), (3, 14))

@@ -7,7 +7,8 @@ import functools
 import json
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from json.encoder import encode_basestring as quoted
 from math import isfinite
 from typing import Any, Literal, TypeVar, Union, cast
@@ -290,6 +291,29 @@ def _restored(kind: type[Message], values: tuple[Any, ...], keys: tuple[str, ...
     if keys is not None:
         object.__setattr__(message, "_keys", keys)
     return message
+
+
+@contextmanager
+def writing(what: str, refused: type[Exception]) -> Generator[None, None, None]:
+    """Values of a caller become JSON text meanwhile.
+
+    Raises:
+        refused: one has a number or a text that JSON does not have.
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise refused(f"{what} can't be written as JSON: {error}") from None
+
+
+def encodable(text: str) -> str:
+    """The text.
+
+    Raises:
+        ValueError: half a character is in it.
+    """
+    text.encode()
+    return text
 
 
 def text_of(message: Message) -> str:

@@ -6,8 +6,8 @@ import contextlib
 import io
 import json
 import os
-import re
 import ssl
+import stat
 import uuid
 from collections.abc import Generator, Iterator, Mapping
 from math import isfinite
@@ -19,7 +19,7 @@ import httpx
 from . import api
 from ._json import Message, expect, settings_of
 from ._tensors import is_array, to_safetensors
-from .errors import ConnectionFailed, JobFailed, RequestError, TilewrightError
+from .errors import ConnectionFailed, JobFailed, RequestError, TilewrightError, without_password
 
 MessageT = TypeVar("MessageT", bound=Message)
 
@@ -40,6 +40,12 @@ JSON = "application/json"
 #: Seconds that an answer may take to begin: a module may have to be compiled.
 PATIENCE = 300.0
 
+#: Seconds that a connection may take to be made.
+CONNECT = 15.0
+
+#: The limits of a stream of events. The server says every 15 s that it is there: after such a silence it is not.
+FOLLOWING = httpx.Timeout(120.0, connect=CONNECT)
+
 #: States in which nothing more happens to a job.
 ENDS = frozenset({"done", "failed", "cancelled", "expired"})
 
@@ -47,7 +53,7 @@ ENDS = frozenset({"done", "failed", "cancelled", "expired"})
 ENDING = "the server is about to end"
 
 #: What is raised below where a request fails; `fault` says what each is to callers.
-FOREIGN = (RequestError, httpx.RequestError, httpx.InvalidURL, UnicodeEncodeError, RuntimeError)
+FOREIGN = (RequestError, httpx.RequestError, httpx.InvalidURL, UnicodeError, RuntimeError)
 
 #: What an address looks like.
 ADDRESSES = "expected http://HOST[:PORT], https://HOST[:PORT] or unix:PATH"
@@ -63,19 +69,13 @@ class EarlyEnd(httpx.RemoteProtocolError):
 # Where requests go.
 
 
-def shown(address: str) -> str:
-    """An address without the name and password in it."""
-    return re.sub("(?<=://)[^/?#]*@", "", address)
-
-
 def server_of(address: str) -> tuple[str, str | None]:
     """The URL of a server, and its socket if it has one.
 
     Raises:
         TilewrightError: it is no address.
     """
-    # Where a wrong one has its password is unknown, but it is before the last @.
-    refused = TilewrightError(f"{address.rpartition('@')[2]}: {ADDRESSES}")
+    refused = TilewrightError(f"{without_password(address)}: {ADDRESSES}")
     socket = address.removeprefix("unix:")
     if socket != address:
         if "\0" in socket:
@@ -83,9 +83,9 @@ def server_of(address: str) -> tuple[str, str | None]:
         return "http://localhost", socket
     try:
         url = httpx.URL(address)
-    except httpx.InvalidURL:
+        is_right = url.scheme in ("http", "https") and url.host and (url.port or 1) < 2**16
+    except (httpx.InvalidURL, UnicodeError):
         raise refused from None
-    is_right = url.scheme in ("http", "https") and url.host and (url.port or 1) < 2**16
     if not is_right or not address.isprintable():
         raise refused
     return address, None
@@ -150,18 +150,29 @@ def of_prompt(
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
     """A request for a picture or clip of a prompt."""
+    expect("sample", sample, Mapping, type(None))
     request = given({**options, "model": model, "prompt": prompt, "negative_prompt": negative_prompt})
     return {**request, "sample": given(sample)} if sample else request
 
 
 def of_sample(model: str, sample: Mapping[str, Any] | None, options: Mapping[str, Any]) -> dict[str, Any]:
     """A request for a latent of conditioning."""
+    expect("sample", sample, Mapping, type(None))
     return {**given({**options, "model": model}), "sample": given(sample or {})}
 
 
 def of_encode(model: str, frames: int | None, options: Mapping[str, Any]) -> dict[str, Any]:
     """A request for the latent of a picture or clip."""
     return {**given({**options, "model": model}), "encode": given({"frames": frames})}
+
+
+def module_named(module: str | os.PathLike[str] | None) -> tuple[str | None, bool]:
+    """What a module is named by, and whether that is the path of a file."""
+    expect("module", module, str, os.PathLike, type(None))
+    if module is None:
+        return None, False
+    named = os.fspath(module)
+    return named, not isinstance(module, str) or (named.endswith(".wasm") and not named.startswith("oci://"))
 
 
 def replacement(module: str | None, settings: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -248,16 +259,17 @@ def opened(files: Mapping[str, Source | None]) -> Generator[dict[str, tuple[str,
             if isinstance(source, (str, os.PathLike)):
                 named = cast(str, os.fspath(source))
                 try:
-                    content: Any = stack.enter_context(open(named, "rb"))
+                    file = stack.enter_context(open(named, "rb"))
                 except (OSError, ValueError) as error:
                     raise TilewrightError(f"{named}: {reason(error)}") from None
+                content = _sent(named, file)
             # As files, they are sent in pieces: httpx copies bytes as a whole, and more than once.
             elif isinstance(source, (bytes, bytearray, memoryview)):
-                content = io.BytesIO(cast(bytes, source))
+                content = _sent(name, io.BytesIO(cast(bytes, source)))
             elif is_array(source):
-                content = io.BytesIO(to_safetensors(TENSORS.get(name, name), source))
+                content = _sent(name, io.BytesIO(to_safetensors(TENSORS.get(name, name), source)))
             elif _is_binary(name, source):
-                content = source
+                content = _sent(name, source)
             else:
                 raise TypeError(f"{name}: {EXPECTED}, not {type(source).__name__}")
             parts[name] = (name, content, "application/octet-stream")
@@ -273,6 +285,63 @@ def opened_module(source: Source) -> Generator[dict[str, Any], None, None]:
         yield {"content": parts["module"][1].read(), "headers": {"content-type": "application/wasm"}}
 
 
+class _Sent:
+    """A file as it is sent: from where it stands to its end, whose length nobody knows."""
+
+    def __init__(self, name: str, file: IO[bytes]) -> None:
+        self._name = name
+        self._file = file
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes; none at the end.
+
+        Raises:
+            TilewrightError: it can't be read.
+        """
+        try:
+            return self._file.read(size)
+        except (OSError, ValueError, EOFError) as error:
+            raise TilewrightError(f"{self._name}: the file can't be read: {reason(error)}") from None
+
+
+class _Measured(_Sent):
+    """A file whose length is known, and which is sent so far even if it grows meanwhile."""
+
+    def __init__(self, name: str, file: IO[bytes], length: int) -> None:
+        super().__init__(name, file)
+        self._length = self._left = length
+
+    def read(self, size: int = -1) -> bytes:
+        chunk = super().read(self._left if size < 0 else min(size, self._left))
+        self._left -= len(chunk)
+        if self._left and not chunk:
+            raise TilewrightError(f"{self._name}: the file became shorter while it was sent")
+        return chunk
+
+    # httpx measures the length by these.
+
+    def tell(self) -> int:
+        """The place in what is sent, before it is."""
+        return 0
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """The place that was asked for; it is read from where it is."""
+        return offset + (self._length if whence == os.SEEK_END else 0)
+
+
+def _sent(name: str, file: IO[bytes]) -> _Sent:
+    """A file of any kind as it is sent."""
+    length: int | None = None
+    with contextlib.suppress(OSError, ValueError):
+        if isinstance(file, io.BytesIO):
+            length = len(file.getbuffer()) - file.tell()
+        # What is unpacked as it is read has another length than the system says, and so has what the system makes up.
+        elif isinstance(getattr(file, "raw", file), io.FileIO):
+            status = os.fstat(file.fileno())
+            length = status.st_size - file.tell() if stat.S_ISREG(status.st_mode) and status.st_size else None
+    return _Sent(name, file) if length is None else _Measured(name, file, max(0, length))
+
+
 def _is_binary(name: str, source: Any) -> bool:
     """True for an open file of bytes."""
     try:
@@ -281,8 +350,26 @@ def _is_binary(name: str, source: Any) -> bool:
         raise TilewrightError(f"{name}: the file can't be read: {reason(error)}") from None
 
 
+class Writing:
+    """A file that is written."""
+
+    def __init__(self, name: str, file: IO[bytes]) -> None:
+        self._name = name
+        self._file = file
+
+    def write(self, chunk: bytes) -> None:
+        """
+        Raises:
+            TilewrightError: it can't be written.
+        """
+        try:
+            self._file.write(chunk)
+        except OSError as error:
+            raise TilewrightError(f"{self._name}: {reason(error)}") from None
+
+
 @contextlib.contextmanager
-def written(path: str | os.PathLike[str], *, survives: bool = True) -> Generator[IO[bytes], None, None]:
+def written(path: str | os.PathLike[str], *, survives: bool = True) -> Generator[Writing, None, None]:
     """A file to write that gets its name only when all of it is there. What a link leads to is written, not the link.
 
     Args:
@@ -302,25 +389,40 @@ def written(path: str | os.PathLike[str], *, survives: bool = True) -> Generator
         if not is_file:
             raise TilewrightError(f"{named or repr(named)}: it is no regular file: name another")
         unfinished = os.path.join(os.path.dirname(target), f".tilewright-{uuid.uuid4().hex}")
-        with open(unfinished, "xb") as file:
-            try:
-                yield file
-                file.flush()
-                if survives:
-                    os.fsync(file.fileno())
-                os.replace(unfinished, target)
-            except BaseException:
-                os.unlink(unfinished)
-                raise
+        file = open(unfinished, "xb")
     except (OSError, ValueError) as error:
         raise TilewrightError(f"{named}: {reason(error)}") from None
+    try:
+        # What the caller's own work raises meanwhile is no error of the file.
+        yield Writing(named, file)
+        try:
+            file.flush()
+            if survives:
+                os.fsync(file.fileno())
+            file.close()
+            os.replace(unfinished, target)
+        except OSError as error:
+            raise TilewrightError(f"{named}: {reason(error)}") from None
+    except BaseException:
+        with contextlib.suppress(OSError):
+            file.close()
+        os.unlink(unfinished)
+        raise
 
 
-def form(request: Mapping[str, Any] | api.JobRequest, parts: Mapping[str, tuple[str, Any, str]]) -> dict[str, Any]:
-    """The body and headers of a submission."""
+def form(
+    request: Mapping[str, Any] | api.JobRequest, parts: Mapping[str, tuple[str, Any, str]], key: str | None
+) -> dict[str, Any]:
+    """The body and headers of a submission.
+
+    Raises:
+        TilewrightError: no job has such a key, or a field has a value that JSON does not have.
+    """
     expect("request", request, Mapping, api.JobRequest)
-    # Sent again after a break, it would be the same job.
-    headers = {"idempotency-key": str(uuid.uuid4())}
+    expect("key", key, str, type(None))
+    headers = {} if key is None else {"idempotency-key": key}
+    if key is not None and not (key.isascii() and key.isprintable() and key.strip()):
+        raise TilewrightError(f"key: expected printable ASCII, not {key!r}")
     if not parts:
         whole = body(request)
         return {**whole, "headers": {**whole["headers"], **headers}}
@@ -352,19 +454,19 @@ def fault(address: str, error: Exception, session: httpx.Client | httpx.AsyncCli
     if isinstance(error, httpx.RequestError):
         return odd(address, error)
     # Its text may have a token in it.
-    return TilewrightError(f"{shown(address)}: the request can't be sent: {type(error).__name__}")
+    return TilewrightError(f"{without_password(address)}: the request can't be sent: {type(error).__name__}")
 
 
 def odd(address: str, error: Exception) -> ConnectionFailed:
     """The error of an answer that is none of the interface's."""
-    return ConnectionFailed(f"{shown(address)}: answered something else than Tilewright's interface: {reason(error)}")
+    return ConnectionFailed(f"{without_password(address)}: answered something else than Tilewright's interface: {reason(error)}")
 
 
 def broken(address: str, error: Exception) -> TilewrightError:
     """The error of a connection that broke, or of a server that ends."""
     if isinstance(error, RequestError):
         return error
-    return ConnectionFailed(f"{shown(address)}: {reason(error)}")
+    return ConnectionFailed(f"{without_password(address)}: {reason(error)}")
 
 
 @contextlib.contextmanager

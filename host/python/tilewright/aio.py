@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -9,14 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import httpx
-
 from . import _wire, api
 from ._connection import AsyncConnection, Verify
+from ._json import expect
 from ._tensors import from_safetensors
-from ._wire import PATIENCE, Source
+from ._wire import Source
 from .client import Client, OnEvent, named_server
-from .errors import TilewrightError
+from .errors import TilewrightError, without_password
 
 if TYPE_CHECKING:
     import numpy
@@ -50,7 +50,7 @@ class AsyncClient:
         return self.connection.address
 
     def __repr__(self) -> str:
-        return f"<AsyncClient {_wire.shown(self.address)}>"
+        return f"<AsyncClient {without_password(self.address)}>"
 
     async def close(self) -> None:
         """Closes the connections; an engine's program goes on."""
@@ -65,11 +65,16 @@ class AsyncClient:
         await self.close()
 
     async def submit(
-        self, request: Mapping[str, Any] | api.JobRequest, files: Mapping[str, Source | None] | None = None
+        self,
+        request: Mapping[str, Any] | api.JobRequest,
+        files: Mapping[str, Source | None] | None = None,
+        *,
+        key: str | None = None,
     ) -> AsyncJob:
         """As `Client.submit`."""
+        expect("files", files, Mapping, type(None))
         with _wire.opened(files or {}) as parts:
-            state = await self.connection.read(api.Job, "POST", "/v1/jobs", **_wire.form(request, parts))
+            state = await self.connection.read(api.Job, "POST", "/v1/jobs", **_wire.form(request, parts, key))
         return AsyncJob(self.connection, state)
 
     async def generate(
@@ -162,17 +167,26 @@ class AsyncClient:
             return await self.connection.read(api.Module, "POST", "/v1/modules", **request)
 
     async def swap_policy(
-        self, name: str, module: str | None = None, *, settings: Mapping[str, Any] | None = None
+        self, name: str, module: str | os.PathLike[str] | None = None, *, settings: Mapping[str, Any] | None = None
     ) -> api.Policy:
         """As `Client.swap_policy`."""
-        if module is not None and module.endswith(".wasm"):
-            module = (await self.upload_policy(module)).digest
-        request = _wire.replacement(module, settings)
+        named, is_file = _wire.module_named(module)
+        if named is not None and is_file:
+            named = (await self.upload_policy(named)).digest
+        request = _wire.replacement(named, settings)
         return await self.connection.read(api.Policy, "POST", _wire.path("policies", name, "swap"), **request)
 
     async def roll_back_policy(self, name: str) -> api.Policy:
         """As `Client.roll_back_policy`."""
         return await self.connection.read(api.Policy, "POST", _wire.path("policies", name, "rollback"))
+
+
+@contextlib.asynccontextmanager
+async def _written(path: str | os.PathLike[str]) -> AsyncGenerator[_wire.Writing, None]:
+    """As `_wire.written`. The disk is waited for in a thread."""
+    with contextlib.ExitStack() as stack:
+        yield stack.enter_context(_wire.written(path))
+        await asyncio.to_thread(stack.pop_all().close)
 
 
 class AsyncJob:
@@ -204,8 +218,7 @@ class AsyncJob:
 
     async def events(self) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
         """As `Job.events`."""
-        timeout = httpx.Timeout(PATIENCE, read=None)
-        async with self._connection.stream(self._path("events"), timeout=timeout) as response:
+        async with self._connection.stream(self._path("events"), timeout=_wire.FOLLOWING) as response:
             events = _wire.Events(self._connection.address, response)
             async for chunk in response.aiter_bytes():
                 for event in events.add(chunk):
@@ -237,7 +250,7 @@ class AsyncJob:
     async def save(self, path: str | os.PathLike[str], sample: int = 0) -> Path:
         """As `Job.save`."""
         await self.wait()
-        with _wire.written(path) as file:
+        async with _written(path) as file:
             async with self._connection.stream(self._path("result"), params={"sample": sample}) as answer:
                 async for chunk in answer.aiter_bytes():
                     file.write(chunk)

@@ -9,14 +9,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import httpx
-
 from . import _wire, api
 from ._connection import Connection, Verify
 from ._json import expect
 from ._tensors import from_safetensors
-from ._wire import PATIENCE, Source
-from .errors import TilewrightError
+from ._wire import Source
+from .errors import TilewrightError, without_password
 
 if TYPE_CHECKING:
     import numpy
@@ -60,7 +58,7 @@ class Client:
         return self.connection.address
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {_wire.shown(self.address)}>"
+        return f"<{type(self).__name__} {without_password(self.address)}>"
 
     def close(self) -> None:
         """Closes the connections."""
@@ -76,16 +74,30 @@ class Client:
 
     # Jobs.
 
-    def submit(self, request: Mapping[str, Any] | api.JobRequest, files: Mapping[str, Source | None] | None = None) -> Job:
+    def submit(
+        self,
+        request: Mapping[str, Any] | api.JobRequest,
+        files: Mapping[str, Source | None] | None = None,
+        *,
+        key: str | None = None,
+    ) -> Job:
         """Submits a request with the files of its parts: latent, conditioning, negative, noise, mask, image. Files that
         are named by their paths are streamed. The job outlives the server from then on.
+
+        Args:
+            request: the request.
+            files: the files, by their parts' names.
+            key: a text of your own for this job: a second request with the same one is answered with the job of the
+                first, so that it can be sent again if nobody knows whether it arrived.
 
         Raises:
             RequestError: the request is refused.
             ConnectionFailed: the server can't be reached.
         """
+        expect("files", files, Mapping, type(None))
         with _wire.opened(files or {}) as parts:
-            return Job(self.connection, self.connection.read(api.Job, "POST", "/v1/jobs", **_wire.form(request, parts)))
+            form = _wire.form(request, parts, key)
+            return Job(self.connection, self.connection.read(api.Job, "POST", "/v1/jobs", **form))
 
     def generate(
         self,
@@ -224,7 +236,7 @@ class Client:
             return self.connection.read(api.Module, "POST", "/v1/modules", **request)
 
     def swap_policy(
-        self, name: str, module: str | None = None, *, settings: Mapping[str, Any] | None = None
+        self, name: str, module: str | os.PathLike[str] | None = None, *, settings: Mapping[str, Any] | None = None
     ) -> api.Policy:
         """Puts another revision of a policy in force.
 
@@ -235,9 +247,10 @@ class Client:
             settings: the module's settings, its defaults where one is not given. Without any, those in force stay if the
                 module has the same name.
         """
-        if module is not None and module.endswith(".wasm"):
-            module = self.upload_policy(module).digest
-        request = _wire.replacement(module, settings)
+        named, is_file = _wire.module_named(module)
+        if named is not None and is_file:
+            named = self.upload_policy(named).digest
+        request = _wire.replacement(named, settings)
         return self.connection.read(api.Policy, "POST", _wire.path("policies", name, "swap"), **request)
 
     def roll_back_policy(self, name: str) -> api.Policy:
@@ -279,7 +292,7 @@ class Job:
         Raises:
             ConnectionFailed: the connection broke, or the server ended; the job goes on.
         """
-        with self._connection.stream(self._path("events"), timeout=httpx.Timeout(PATIENCE, read=None)) as response:
+        with self._connection.stream(self._path("events"), timeout=_wire.FOLLOWING) as response:
             events = _wire.Events(self._connection.address, response)
             for chunk in response.iter_bytes():
                 for event in events.add(chunk):

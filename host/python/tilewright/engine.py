@@ -28,7 +28,7 @@ from ._json import expect, settings_of
 from ._program import find_program
 from ._toml import SIZE, bytes_of, dumps, merged
 from .client import Client
-from .errors import ConnectionFailed, ProgramEnded, ProgramError, RequestError, TilewrightError, last_error
+from .errors import ConnectionFailed, ProgramEnded, ProgramError, RequestError, TilewrightError, last_error, last_line
 
 #: What a model's table of the configuration may hold.
 Value = Union[str, int, float, bool, "os.PathLike[str]", Sequence[Union[str, "os.PathLike[str]"]]]
@@ -36,6 +36,9 @@ Value = Union[str, int, float, bool, "os.PathLike[str]", Sequence[Union[str, "os
 #: A model: the file, folder or name that all of its parts are found in, or the parts by the configuration's keys, as
 #: `{"vae": "ae.safetensors"}`.
 Model = Union[str, "os.PathLike[str]", Mapping[str, Value]]
+
+#: Where private folders are made: on a disk, which the folders of the system for sockets and short files may not be.
+BASE = "/var/tmp"
 
 #: How a private folder is called.
 PREFIX = "tilewright-engine-"
@@ -87,8 +90,8 @@ class Engine(Client):
     Args:
         models: the models that jobs may name. Without any, they are added by `add_model`.
         device: `auto`, `cpu` or `cuda[:N]`; ROCm answers to cuda, as in PyTorch.
-        memory_limit: the most that a job may hold, in bytes or as `"8GiB"`: of decodes and encodes weights aside, of others
-            with them.
+        memory_limit: the most memory that a job may hold, in bytes or as `"8GiB"`. Model weights count for samples and
+            text encoders, and don't for decodes and encodes.
         policy: the policy that decides, a shipped one's name or a .wasm file.
         settings: the policy's settings.
         program: the program's file, in place of the one that is found.
@@ -185,7 +188,7 @@ class Child(Connection):
         self._last_end = ""
         self._socket = ""
         self._closed = False
-        self._process = os.getpid()
+        self._reloads = threading.Lock()
         _alive.add(self)
         # An engine that nobody closed ends with its last user.
         weakref.finalize(self, self._held.release).atexit = False
@@ -226,7 +229,7 @@ class Child(Connection):
             why = errno.EACCES if os.path.exists(program) else errno.ENOENT
             raise ProgramError(f"{program}: {os.strerror(why)}")
         folder = self.folder if self.folder is not None and self.folder.is_dir() else None
-        base = runtime_folder()
+        base = private_base()
         if folder is None:
             _sweep(base)
         place = folder or base / f"{PREFIX}{secrets.token_hex(8)}"
@@ -237,7 +240,7 @@ class Child(Connection):
         if length > LONGEST_SOCKET:
             raise ProgramError(
                 f"{base}: a socket's path would have {length} bytes there, of {LONGEST_SOCKET} that are possible: name a "
-                f"shorter folder in {'TMPDIR' if base == Path(tempfile.gettempdir()) else 'XDG_RUNTIME_DIR'}"
+                "shorter folder in TMPDIR"
             )
         serve = ["serve", "--config", place / "tilewright.toml", "--private", place]
         # The user's own configuration is for the user's commands.
@@ -293,7 +296,7 @@ class Child(Connection):
         waited = time.monotonic() - began
         log = self._outside(self.log())
         why = last_error(log)
-        last = next((line for line in reversed(log.splitlines()) if line.strip()), said.decode(errors="replace").strip())
+        last = last_line(log) or said.decode(errors="replace").strip()
         self._end_child()
         if code < 0 and waited < START:
             raise ProgramEnded(f"{program}: it ended {_manner(code)} before it listened")
@@ -340,6 +343,15 @@ class Child(Connection):
         with self._lock:
             self.start()
             return super().session()
+
+    def session_at_once(self) -> httpx.Client | None:
+        self._refuse_forks()
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            return self._http if self._http is not None and self._listens() else None
+        finally:
+            self._lock.release()
 
     def broken(self, error: Exception, session: httpx.Client) -> TilewrightError:
         with self._lock:
@@ -409,30 +421,47 @@ class Child(Connection):
         added = _tables({name: model})
         # What TOML does not have is refused here.
         dumps(added)
-        with self._lock:
-            before = self._models.get(name)
-            self._models.update(added)
-            if not self._listens():
-                return
+        # One at a time, while other requests go on.
+        with self._reloads:
+            with self._lock:
+                before = self._models.get(name)
+                self._models.update(added)
+                session, child = self._http, self._held.child
+                if session is None or child is None or not self._listens():
+                    return
             try:
-                self._reload()
+                self._reload(session, child)
             except TilewrightError:
-                self._models.pop(name)
-                if before is not None:
-                    self._models[name] = before
-                if self.folder is not None:
-                    self._write_config(self.folder)
+                with self._lock:
+                    self._models.pop(name)
+                    if before is not None:
+                        self._models[name] = before
+                    self._write_again()
+                    now = self._held.child
+                    if now is not None and now is not child:
+                        # It was started meanwhile, and has the model.
+                        now.send_signal(signal.SIGHUP)
                 raise
 
-    def _reload(self) -> None:
-        seen = {(event.time, event.what, event.detail) for event in self._events()}
-        child, folder = self._held.child, self.folder
-        assert child is not None and folder is not None
-        self._write_config(folder)
-        child.send_signal(signal.SIGHUP)
+    def _write_again(self) -> None:
+        if self.folder is not None:
+            self._write_config(self.folder)
+
+    def _reload(self, session: httpx.Client, child: subprocess.Popen[bytes]) -> None:
+        """Has a program read its configuration again.
+
+        Raises:
+            RequestError: it refuses the configuration.
+            ProgramEnded: it ended meanwhile.
+        """
+        seen = {(event.time, event.what, event.detail) for event in self._events(session)}
+        with self._lock:
+            if child is self._held.child:
+                self._write_again()
+                child.send_signal(signal.SIGHUP)
         until = time.monotonic() + START
         while time.monotonic() < until:
-            for event in self._events():
+            for event in self._events(session):
                 if (event.time, event.what, event.detail) in seen:
                     continue
                 if event.what == "reloaded":
@@ -447,8 +476,10 @@ class Child(Connection):
         quoted = re.findall(r'error="((?:[^"\\]|\\.)*)"', last_error(self.log())) if UNQUOTED in detail else []
         return self._outside(re.sub(r"\\(.)", r"\1", quoted[-1]) if quoted else detail)
 
-    def _events(self) -> tuple[api.Event, ...]:
-        return self.read(api.Events, "GET", "/v1/events").events
+    def _events(self, session: httpx.Client) -> tuple[api.Event, ...]:
+        """The events of the program that has this session, and of none that is started later."""
+        answer = self._ask(session, "GET", "/v1/events")
+        return _wire.message(self.address, api.Events, answer.content).events
 
     def close(self) -> None:
         """Ends the program, with the jobs that are at work, and removes what belonged to it."""
@@ -609,12 +640,20 @@ def _path(value: str | os.PathLike[str]) -> str:
     return os.path.abspath(text) if os.path.exists(text) else text
 
 
-def runtime_folder() -> Path:
-    """The folder for sockets: the shortest that is the user's own or the system's, since a socket's path is short."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    if os.path.isabs(runtime) and os.access(runtime, os.W_OK):
-        return Path(runtime)
-    return Path(tempfile.gettempdir())
+def private_base() -> Path:
+    """The folder that private folders are made in. Uploads and results may have gigabytes, and a socket's path is short.
+
+    Raises:
+        ProgramError: there is none that can be written.
+    """
+    if os.environ.get("TMPDIR"):
+        return Path(os.path.abspath(os.environ["TMPDIR"]))
+    if os.access(BASE, os.W_OK):
+        return Path(BASE)
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError:
+        raise ProgramError(f"neither {BASE} nor /tmp can be written: name a folder for temporary files in TMPDIR") from None
 
 
 def _locked(folder: Path, *, wait: bool) -> IO[bytes] | None:

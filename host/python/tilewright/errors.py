@@ -9,6 +9,21 @@ def one_line(text: str) -> str:
     return text if text.isprintable() else "".join([c if c.isprintable() else repr(c)[1:-1] for c in text])
 
 
+def without_password(address: str) -> str:
+    """An address without the name and password in it. Where a wrong one has its password is unknown, but it is before the
+    last @."""
+    if address.startswith("unix:"):
+        return address
+    scheme, separator, rest = address.partition("://")
+    named = rest if separator else scheme
+    return f"{scheme}{separator}" * bool(separator) + named.rpartition("@")[2]
+
+
+def last_line(said: str) -> str:
+    """The last line of a text that is not empty; empty if there is none."""
+    return next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "")
+
+
 def last_error(said: str) -> str:
     """The last line of what a program said, or of its log, that tells of an error; empty if none does."""
     lines = [line for line in said.splitlines() if line.startswith("error:") or " ERROR " in line]

@@ -14,11 +14,11 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypedDict, Union, cast
 
 from . import __version__, records
-from ._json import expect, text_of
+from ._json import encodable, expect, text_of, writing
 from ._kinds import OF_STAGE, CapabilitiesT, CostT, PlanT, RecordT, RequestT
 from ._program import find_program
 from ._toml import SIZE, bytes_of
-from .errors import ModelError, ProgramError, TilewrightError, last_error
+from .errors import ModelError, ProgramError, TilewrightError, last_error, last_line
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -55,11 +55,11 @@ class DenoiseWork(_Aims, total=False):
     `tilewright generate` makes it; with it, files are looked into, as `tilewright sample` does."""
 
     width: int
-    """Pixels; the model's usual ones if they are left out, or those of `latent`."""
+    """Pixels; the model's usual ones if they are left out. With `conditioning`, the size or `latent` is needed."""
     height: int
-    """Pixels; the model's usual ones if they are left out, or those of `latent`."""
+    """Pixels, as `width`."""
     frames: int
-    """Frames of a clip; the model's usual ones if they are left out."""
+    """Frames of a clip; the model's usual ones if they are left out, or those of `latent`."""
     batch: int
     """Samples; 1 if it is left out."""
     text_tokens: int
@@ -95,9 +95,9 @@ class DenoiseWork(_Aims, total=False):
     cfg: float
     """The factor of guidance by a negative prompt; 1 leaves it out."""
     denoise: float
-    """The part of the way from noise that is gone, from 0 to 1."""
+    """The share of the way from noise that is gone, from 0 to 1, with `latent` or `starts_with_picture`."""
     reuse: float
-    """The change of the network's output, over its size, up to which the last one may serve once more."""
+    """Lets the policy skip network runs: the relative change of the output up to which the last one is used again."""
     convention: Literal["comfyui", "diffusers"]
     """The reference that is followed; `comfyui` if it is left out."""
 
@@ -370,8 +370,10 @@ class Model:
         }
         if loras:
             options["loras"] = loras
-        self._paths = names
-        self._options = options
+        # Wherever it is made again, its files are found.
+        self._paths = [os.path.abspath(name) for name in names]
+        absolute: list[str] = [os.path.abspath(one) for one in loras]
+        self._options: dict[str, Any] = {**options, "loras": absolute}
         self.native = native.Model(names, _request(MODEL_FIELDS, options))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -431,6 +433,7 @@ class Model:
             ModelError: it is no transformer, the sizes are none of its, a file is of another model, or not even the
                 leanest plan fits.
         """
+        _check_denoise(request)
         return Quote(self.native.denoise(_native_of(device), _request(DENOISE_FIELDS, request)))
 
     def text(self, device: Device, **request: Unpack[TextWork]) -> list[TextQuote]:
@@ -447,6 +450,45 @@ class Model:
 
     def __repr__(self) -> str:
         return f"<tilewright.Model {self.kind} {' '.join(self._paths)}>"
+
+
+#: Arguments of a sample of which a later one has no meaning beside the first, as with `tilewright sample`.
+EXCLUSIVE = (
+    ("sigmas", ("steps", "scheduler", "denoise")),
+    ("latent", ("width", "height", "frames")),
+    ("conditioning", ("text_tokens", "has_negative", "starts_with_picture")),
+)
+
+#: Arguments of a sample, and those of which each needs one.
+NEEDED = (
+    ("negative", ("cfg",)),
+    ("mask", ("latent",)),
+    ("denoise", ("latent", "starts_with_picture")),
+)
+
+#: The same of a sample with `conditioning`.
+NEEDED_WITH_CONDITIONING = (
+    ("cfg", ("negative",)),
+    ("width", ("height",)),
+    ("height", ("width",)),
+    ("conditioning", ("latent", "width")),
+)
+
+
+def _check_denoise(request: Mapping[str, Any]) -> None:
+    """Refuses arguments of which one would go unheard.
+
+    Raises:
+        ModelError: there are such.
+    """
+    given = {name for name, value in request.items() if value is not None}
+    for name, others in EXCLUSIVE:
+        for other in others:
+            if {name, other} <= given:
+                raise ModelError(f"{other}: does not go with {name}: leave one of them out")
+    for name, others in NEEDED + (NEEDED_WITH_CONDITIONING if "conditioning" in given else ()):
+        if name in given and given.isdisjoint(others):
+            raise ModelError(f"{name}: needs {' or '.join(others)}: give that, too")
 
 
 class Quote(Generic[RequestT, CapabilitiesT, PlanT, CostT, RecordT]):
@@ -493,7 +535,8 @@ class Quote(Generic[RequestT, CapabilitiesT, PlanT, CostT, RecordT]):
         the reason instead, in one line."""
         for plan in plans:
             expect("a plan", plan, self.kind.plan)
-        asked = f"[{','.join([text_of(plan) for plan in plans])}]"
+        with writing("a plan", ModelError):
+            asked = encodable(f"[{','.join([text_of(plan) for plan in plans])}]")
         answers: list[dict[str, Any]] = json.loads(self.native.estimate(asked))
         return [self.kind.cost.from_json(one["cost"]) if "cost" in one else one["error"] for one in answers]
 
@@ -512,7 +555,9 @@ class Quote(Generic[RequestT, CapabilitiesT, PlanT, CostT, RecordT]):
         """The time of each layer by a plan, of a sample that of a step: `name` as the file calls it, `is_block` if it is one
         of the blocks that weights are streamed by, `runs`, and `seconds` in all of them."""
         expect("plan", plan, self.kind.plan)
-        found: list[dict[str, Any]] = json.loads(self.native.layers(text_of(plan)))
+        with writing("a plan", ModelError):
+            asked = encodable(text_of(plan))
+        found: list[dict[str, Any]] = json.loads(self.native.layers(asked))
         return found
 
     def with_history(self, path: AnyPath) -> Quote[RequestT, CapabilitiesT, PlanT, CostT, RecordT]:
@@ -567,8 +612,8 @@ def _content(path: AnyPath) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read()
-    except OSError as error:
-        raise ModelError(f"{os.fspath(path)}: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{os.fspath(path)}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _described(program: str, device: str) -> str:
@@ -580,6 +625,5 @@ def _described(program: str, device: str) -> str:
         raise ProgramError(f"{program}: {getattr(error, 'strerror', None) or error}") from None
     if run.returncode != 0:
         nothing = f"it ended with status {run.returncode}, and said nothing"
-        last = next((line for line in reversed(run.stderr.splitlines()) if line.strip()), nothing)
-        raise ProgramError(last_error(run.stderr) or f"{program}: {last}")
+        raise ProgramError(last_error(run.stderr) or f"{program}: {last_line(run.stderr) or nothing}")
     return run.stdout

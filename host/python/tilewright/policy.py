@@ -13,7 +13,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Union, cast, overload
 
 from . import model, records
-from ._json import expect, settings_of, text_of
+from ._json import encodable, expect, settings_of, text_of, writing
 from ._kinds import OF_REQUEST, CapabilitiesT, CostT, Kind, PlanT, RecordT, RequestT
 from .errors import PolicyError
 from .model import BYTES, COUNT_OR_NONE, NUMBER, TEXT, read_field
@@ -159,7 +159,7 @@ class Policy:
 
         if seed is not None:
             seed = read_field("seed", seed, COUNT_OR_NONE, PolicyError)
-        found: dict[str, Any] = json.loads(native.Policy.check(self._source, self._settings, seed))
+        found: dict[str, Any] = json.loads(native.Policy.check(self._again[0], self._settings, seed))
         return found
 
     @overload
@@ -301,7 +301,9 @@ class Policy:
             asked = _Question(stage, request, capabilities, device, (), running, done)
         expect("plan", plan, asked.kind.plan)
         expect("outcome", outcome, asked.kind.outcome)
-        failure = self.native.learn(asked.text, text_of(plan), outcome.to_json())
+        with writing("the plan or its outcome", PolicyError):
+            told = encodable(text_of(plan)), encodable(outcome.to_json())
+        failure = self.native.learn(asked.text, *told)
         if failure is not None:
             raise PolicyError(failure)
 
@@ -442,19 +444,33 @@ class _Question:
         self.kind = kind
         self._parts = stage, request, capabilities, device
         facts = device.facts if isinstance(device, model.Device) else device
+        with writing("the question", PolicyError):
+            written = self._written(stage or kind.stages[0], request, capabilities, facts, attempts, running, done)
+            self.text = encodable(written)
+
+    def _written(
+        self,
+        stage: records.Stage,
+        request: AnyRequest,
+        capabilities: AnyCapabilities,
+        device: records.Device,
+        attempts: Sequence[AnyAttempt],
+        running: AnyPlan | None,
+        done: int | None,
+    ) -> str:
         said = [
-            f'{{"stage":"{stage or kind.stages[0]}","request":{text_of(request)},"device":{text_of(facts)},'
+            f'{{"stage":"{stage}","request":{text_of(request)},"device":{text_of(device)},'
             f'"capabilities":{text_of(capabilities)}'
         ]
         if running is not None:
-            expect("running", running, kind.plan)
+            expect("running", running, self.kind.plan)
             said.append(f',"running":{text_of(running)}')
         if done is not None:
             said.append(f',"done":{read_field("done", done, COUNT_OR_NONE, PolicyError)}')
         if attempts:
-            said.append(f',"attempts":{_listed(attempts, kind)}')
+            said.append(f',"attempts":{_listed(attempts, self.kind)}')
         said.append("}")
-        self.text = "".join(said)
+        return "".join(said)
 
     def asks(
         self,
@@ -522,4 +538,5 @@ def _listed(attempts: Sequence[AnyAttempt], kind: Kind) -> str:
         one if isinstance(one, kind.failed) else kind.failed(plan=one.plan, failure=one.failure, adjusted=(), fuel=0)
         for one in attempts
     ]
-    return f"[{','.join([text_of(one) for one in whole])}]"
+    with writing("an attempt", PolicyError):
+        return encodable(f"[{','.join([text_of(one) for one in whole])}]")
