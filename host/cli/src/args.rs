@@ -158,6 +158,9 @@ pub struct Demo {
     /// The folder to write into
     #[arg(short, long, value_name = "FOLDER", default_value = "tilewright-demo")]
     pub output: PathBuf,
+    /// The folder of what is shown, if it is in no place that the program knows
+    #[arg(long, value_name = "FOLDER", hide = true)]
+    pub examples: Option<PathBuf>,
 }
 
 /// `tilewright decode`

@@ -106,7 +106,7 @@ const RESULTS: [(&str, &str); 5] = [
 /// Runs the commands one after the other; the first one that fails ends it.
 pub fn run(arguments: &Demo) -> Outcome {
     let program = env::current_exe().map_err(Failure::work)?;
-    let examples = find(&program)?;
+    let examples = find(&program, arguments.examples.as_deref())?;
     fs::create_dir_all(&arguments.output)
         .map_err(|error| Failure::input(format!("{}: can't be made: {error}", arguments.output.display())))?;
     let has_ffmpeg = Command::new("ffmpeg").arg("-version").output().is_ok_and(|run| run.status.success());
@@ -130,13 +130,17 @@ pub fn run(arguments: &Demo) -> Outcome {
     Ok(())
 }
 
-/// The folder of what comes along with a program.
-fn find(program: &Path) -> Outcome<PathBuf> {
+/// The folder of what comes along with a program, if no other one is named.
+fn find(program: &Path, named: Option<&Path>) -> Outcome<PathBuf> {
     let folder = program.parent().unwrap_or(Path::new("."));
-    let found = EXAMPLES.iter().map(|examples| folder.join(examples)).find(|examples| examples.is_dir());
+    let places = match named {
+        Some(named) => vec![named.to_owned()],
+        None => EXAMPLES.map(|examples| folder.join(examples)).to_vec(),
+    };
+    let found = places.iter().find(|examples| examples.is_dir());
     let found = found.and_then(|examples| examples.canonicalize().ok());
     found.ok_or_else(|| {
-        let place = folder.join(EXAMPLES[0]);
+        let place = &places[0];
         Failure::work(format!(
             "{}: what the demonstration shows is not there: install tilewright-engine",
             place.display()
@@ -184,6 +188,15 @@ mod tests {
         for (_, made) in RESULTS {
             assert!(words().any(|word| *word == made), "{made}");
         }
+    }
+
+    #[test]
+    fn what_is_shown_is_found_where_it_is_named() {
+        let place = tempfile::tempdir().unwrap();
+        let examples = place.path().canonicalize().unwrap();
+        let elsewhere = place.path().join("target/debug/tilewright");
+        assert_eq!(find(&elsewhere, Some(&examples)).ok(), Some(examples.clone()));
+        assert!(find(&elsewhere, Some(&examples.join("missing"))).is_err() && find(&elsewhere, None).is_err());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::{
 
 use tilewright_config::{Address, Config};
 use tilewright_policy::CacheDir;
-use tilewright_service::{Ending, Error, Options, begin_telemetry, serve};
+use tilewright_service::{Error, Options, StandardInput, begin_telemetry, serve};
 
 use crate::{
     args::Serve,
@@ -40,23 +40,29 @@ pub fn run(arguments: &Serve, verbose: u8) -> Outcome {
         let _ = writeln!(stdout, "listening on {}", address.url(is_encrypted)).and_then(|()| stdout.flush());
     };
     let private = arguments.private.as_deref().map(PrivateFolder::new).transpose()?;
+    let owner = private.as_ref().map(|_| StandardInput::watch());
     let options = Options {
         place: config::source().clone(),
         config: config.clone(),
         listen: arguments.listen.clone(),
         cache: CacheDir::User,
-        until_input_ends: private.is_some(),
+        until_input_ends: owner.clone(),
         ready: Box::new(ready),
     };
-    let ending = serve(options).map_err(|error| {
+    let ended = serve(options);
+    // The folder of another server, which listens there, is not this one's to remove.
+    let is_anothers = matches!(&ended, Err(Error::Listen { source, .. }) if source.kind() == ErrorKind::AddrInUse);
+    let ended = ended.map_err(|error| {
         let mut config = config;
         if let Some(listen) = &arguments.listen {
             config.server.listen.clone_from(listen);
         }
         explain(&config, arguments.listen.is_some(), error)
-    })?;
+    });
     // After a signal whoever started it may start it again, with all that it had accepted.
-    private.filter(|_| ending == Ending::InputEnded).map_or(Ok(()), PrivateFolder::remove)
+    let is_left = owner.is_some_and(|owner| owner.has_ended()) && !is_anothers;
+    let removed = private.filter(|_| is_left).map_or(Ok(()), PrivateFolder::remove);
+    ended.and(removed)
 }
 
 /// A folder that belongs to a server and goes with it.

@@ -7,7 +7,7 @@
 
 mod child;
 
-pub use child::{compile_by, serve_compilation};
+pub use child::{compile_by, compile_nowhere, serve_compilation};
 
 use std::{
     borrow::Cow,
@@ -80,6 +80,7 @@ pub(crate) fn in_child(policy: &str, bytes: &[u8], limits: &Limits) -> Result<Ve
         |error: io::Error| PolicyError::Sandbox { detail: format!("no process to compile a policy in: {error}") };
     let request = serde_json::to_vec(&request).map_err(|error| sandbox(error.into()))?;
     let mut child = child::command()
+        .map_err(sandbox)?
         .args([compile.memory_bytes.to_string(), compile.cpu_seconds.to_string()])
         .env("RAYON_NUM_THREADS", compile.threads.to_string())
         .stdin(Stdio::piped())

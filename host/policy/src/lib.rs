@@ -35,7 +35,7 @@ mod work;
 
 pub use cache::CacheDir;
 pub use clock::{Clock, MachineClock};
-pub use compile::{compile_by, serve_compilation};
+pub use compile::{compile_by, compile_nowhere, serve_compilation};
 pub use error::{Fault, PolicyError};
 pub use fallback_planner::FallbackPlanner;
 pub use host::{Description, Inspection, LoadedPolicy, PolicyHost};

@@ -4,7 +4,7 @@ use std::{fmt::Debug, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use tilewright_kernels::{Kernels, Measured};
-use tilewright_plan::{CONVOLUTION, Device as Facts, Dtype, HostMemory, PlanOption, Stage};
+use tilewright_plan::{CONVOLUTION, Device as Facts, Dtype, HostMemory, PlanOption, Stage, records::fault_of_device};
 
 use crate::{Error, Result};
 
@@ -16,7 +16,7 @@ pub trait Attention: Debug + Send + Sync {
     /// True if it is fused, with heads of this width, in this type.
     fn is_fused(&self, width: i64, dtype: Dtype) -> bool;
 
-    /// True if the answer for this width is known.
+    /// False if the answer for this width was not asked for where it could have been.
     fn is_known(&self, _width: i64) -> bool {
         true
     }
@@ -32,7 +32,8 @@ impl Attention for Everywhere {
     }
 }
 
-/// Attention at the widths that were tried on a device.
+/// Attention at the widths that were tried on a device. At any other one it counts as not fused,
+/// which takes more memory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Widths(Vec<Width>);
 
@@ -44,8 +45,9 @@ struct Width {
 }
 
 impl Widths {
-    /// The widths of heads that networks of this project have.
-    pub const TRIED: [i64; 2] = [64, 128];
+    /// The widths of heads that transformers have: the published ones, and the small ones that come
+    /// along with this project.
+    pub const TRIED: [i64; 7] = [32, 40, 64, 72, 80, 96, 128];
 
     /// Tries attention at each width in each type.
     pub fn of(attention: &dyn Attention) -> Self {
@@ -63,7 +65,8 @@ impl Attention for Widths {
     }
 
     fn is_known(&self, width: i64) -> bool {
-        self.0.iter().any(|tried| tried.width == width)
+        // A description that is written again has no other widths either.
+        !Self::TRIED.contains(&width) || self.0.iter().any(|tried| tried.width == width)
     }
 }
 
@@ -125,6 +128,9 @@ impl Basis {
         };
         let Description { device, described } =
             serde_json::from_str(text).map_err(|error| refused(&format!("can't be read ({error})")))?;
+        if let Some(fault) = fault_of_device(&device) {
+            return Err(refused(&format!("makes no sense ({fault})")));
+        }
         let described = described.ok_or_else(|| refused("has no measurements, or those of another release"))?;
         let Described { fingerprint, measured, large_convolutions, kernels, fp8_products, heads, host } = described;
         if !measured.is_sound() || kernels.block < 1 || kernels.threads < 1 {
@@ -181,4 +187,38 @@ impl Basis {
 /// The memory limit in bytes of a device for which nobody sets one.
 pub fn default_limit(facts: &Facts) -> u64 {
     (facts.free_bytes as f64 * SHARE_OF_FREE) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tilewright_plan::Backend;
+
+    use super::*;
+
+    #[test]
+    fn attention_of_a_width_that_is_not_tried_is_not_fused() {
+        let widths = Widths::of(&Everywhere);
+        assert!(widths.is_fused(32, Dtype::F16) && widths.is_known(32));
+        assert!(!widths.is_fused(48, Dtype::F16) && widths.is_known(48));
+        let earlier = Widths(widths.0.into_iter().filter(|tried| tried.width == 64).collect());
+        assert!(earlier.is_known(64) && earlier.is_known(48) && !earlier.is_known(32));
+    }
+
+    #[test]
+    fn a_device_that_makes_no_sense_is_refused() {
+        let device = Facts {
+            backend: Backend::Cpu,
+            name: String::new(),
+            arch: String::new(),
+            compute_units: 1,
+            total_bytes: 1,
+            free_bytes: 1,
+            unified: false,
+            fast_dtypes: vec![Dtype::F32; 2000],
+            hints: Vec::new(),
+        };
+        let line = Basis::of_json(&json!({ "device": device }).to_string()).unwrap_err().to_string();
+        assert!(line.contains("makes no sense (2000 fast types): write it"), "{line}");
+    }
 }

@@ -39,6 +39,6 @@ mod work;
 pub use error::{Error, Result};
 pub use listen::{CertificateFault, server_config};
 pub use models::{OpenParts, PartsRefused, open_parts};
-pub use server::{Ending, Options, serve};
+pub use server::{Options, StandardInput, serve};
 pub use telemetry::{TelemetryGuard, begin as begin_telemetry};
 pub use words::WORDS;

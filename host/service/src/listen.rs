@@ -8,7 +8,7 @@ mod subject;
 use std::{
     fs, io,
     net::{Ipv4Addr, SocketAddr},
-    os::unix::fs::{FileTypeExt, PermissionsExt},
+    os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     pin::Pin,
     sync::Arc,
@@ -35,7 +35,7 @@ use hyper_util::{
 use tilewright_config::{Address, Server};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    net::{TcpListener, TcpStream, UnixListener, UnixSocket, UnixStream},
     time::timeout,
 };
 use tokio_io_timeout::TimeoutStream;
@@ -75,6 +75,9 @@ const RUN: Duration = Duration::from_secs(10);
 /// The time that requests under way have when the server ends.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// The connections to a socket's file that wait to be accepted, at most.
+const BACKLOG: u32 = 1024;
+
 /// The address of whoever connects through the file system: someone on this machine.
 const BY_FILE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
@@ -84,13 +87,38 @@ enum Socket {
     Unix(UnixListener, SocketFile),
 }
 
-/// A socket's file, removed when this is dropped.
-struct SocketFile(PathBuf);
+/// A socket's file, removed when this is dropped, unless another one has taken its place.
+struct SocketFile {
+    path: PathBuf,
+    inode: [u64; 2],
+}
+
+impl SocketFile {
+    fn new(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), inode: inode(path)? })
+    }
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        if inode(&self.path).is_ok_and(|inode| inode == self.inode) {
+            let _ = fs::remove_file(&self.path);
+        }
     }
+}
+
+/// The file system and the number in it, which a later file of the same name does not have.
+fn inode(path: &Path) -> io::Result<[u64; 2]> {
+    fs::symlink_metadata(path).map(|facts| [facts.dev(), facts.ino()])
+}
+
+/// Makes a socket that listens at a path, where only the user can connect from the start: the file
+/// gets the mode that the socket had before.
+fn listen_at(path: &Path) -> io::Result<UnixListener> {
+    let socket = UnixSocket::new_stream()?;
+    rustix::fs::fchmod(&socket, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
+    socket.bind(path)?;
+    socket.listen(BACKLOG)
 }
 
 impl Socket {
@@ -99,8 +127,9 @@ impl Socket {
             Address::Tcp(address) => TcpListener::bind(address).await.map(Self::Tcp),
             Address::Unix(path) => {
                 remove_unused(path)?;
-                let socket = UnixListener::bind(path)?;
-                let file = SocketFile(path.clone());
+                let socket = listen_at(path)?;
+                let file = SocketFile::new(path)?;
+                // Only Linux gives the file the socket's mode.
                 fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
                 Ok(Self::Unix(socket, file))
             }
@@ -110,7 +139,7 @@ impl Socket {
     fn address(&self) -> io::Result<Address> {
         match self {
             Self::Tcp(socket) => socket.local_addr().map(Address::Tcp),
-            Self::Unix(_, SocketFile(path)) => Ok(Address::Unix(path.clone())),
+            Self::Unix(_, file) => Ok(Address::Unix(file.path.clone())),
         }
     }
 
@@ -325,5 +354,33 @@ impl HttpBody for TrackedBody {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_is_the_users_alone_and_removes_no_other_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let bind = async || Socket::bind(&Address::Unix(path.clone())).await.unwrap();
+        let one = bind().await;
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::rename(&path, folder.path().join("aside")).unwrap();
+        let other = bind().await;
+        drop(one);
+        assert!(path.exists());
+        drop(other);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn the_mode_of_a_socket_is_there_from_the_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let _socket = listen_at(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 }

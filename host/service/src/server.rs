@@ -78,20 +78,11 @@ pub struct Options {
     pub listen: Option<Address>,
     /// The folder of compiled policies.
     pub cache: CacheDir,
-    /// True if the server ends when standard input does, and at once: whoever holds its other end
+    /// Standard input, if the server ends when that does, and at once: whoever holds its other end
     /// is all that it serves.
-    pub until_input_ends: bool,
+    pub until_input_ends: Option<Arc<StandardInput>>,
     /// Called with the address when the server listens.
     pub ready: Box<dyn FnOnce(Address) + Send>,
-}
-
-/// The reason that a server ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// A signal.
-    Signal,
-    /// The end of standard input.
-    InputEnded,
 }
 
 /// Serves until SIGINT or SIGTERM. Jobs at work have some time to end then; the others wait for the
@@ -99,7 +90,7 @@ pub enum Ending {
 ///
 /// # Errors
 /// The reason that it can't start.
-pub fn serve(options: Options) -> Result<Ending> {
+pub fn serve(options: Options) -> Result<()> {
     descriptors::raise_limit();
     let runtime = runtime::Builder::new_multi_thread().worker_threads(2).thread_name("requests").enable_all().build();
     let runtime = runtime.map_err(|source| Error::File { path: "a thread".into(), verb: "started", source })?;
@@ -136,11 +127,7 @@ pub fn serve(options: Options) -> Result<Ending> {
         end,
     };
     let address = listener.address().map_err(|source| Error::Listen { address: settings.listen, source })?;
-    let input = Arc::new(Input::default());
-    if until_input_ends {
-        let input = input.clone();
-        std::thread::spawn(move || input.await_end());
-    }
+    let input = until_input_ends.unwrap_or_default();
     runtime.block_on(async {
         let signals = Signals::new(input.clone())?;
         tokio::spawn(signals.run(server.clone(), events.clone(), ending));
@@ -153,7 +140,7 @@ pub fn serve(options: Options) -> Result<Ending> {
     server.begin_draining();
     let _ = events.send(WatchEvent::End);
     server.devices.iter().for_each(|device| device.queue.close());
-    let until = Instant::now() + if input.has_ended.load(Ordering::Acquire) { Duration::ZERO } else { GRACE };
+    let until = Instant::now() + if input.has_ended() { Duration::ZERO } else { GRACE };
     while workers.iter().any(|worker| !worker.is_finished()) && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -165,11 +152,7 @@ pub fn serve(options: Options) -> Result<Ending> {
         std::thread::sleep(Duration::from_millis(20));
     }
     runtime.shutdown_timeout(Duration::from_secs(1));
-    match server.lost.reason() {
-        Some(reason) => Err(Error::LostDevice(reason.to_owned())),
-        None if input.has_ended.load(Ordering::Acquire) => Ok(Ending::InputEnded),
-        None => Ok(Ending::Signal),
-    }
+    server.lost.reason().map_or(Ok(()), |reason| Err(Error::LostDevice(reason.to_owned())))
 }
 
 /// Opens data, models, devices and policies, and restores the jobs that had not ended.
@@ -247,13 +230,26 @@ fn router(app: App) -> Router {
 }
 
 /// Standard input, whose other end somebody holds.
-#[derive(Default)]
-struct Input {
+#[derive(Debug, Default)]
+pub struct StandardInput {
     has_ended: AtomicBool,
     end: Notify,
 }
 
-impl Input {
+impl StandardInput {
+    /// Watches it from now on, so that its end is known even if the server never listens.
+    pub fn watch() -> Arc<Self> {
+        let input = Arc::<Self>::default();
+        let watched = input.clone();
+        std::thread::spawn(move || watched.await_end());
+        input
+    }
+
+    /// True if it has ended: nobody holds its other end.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Acquire)
+    }
+
     /// Waits until it ends, whatever is written to it.
     fn await_end(&self) {
         let mut ignored = [0; 256];
@@ -269,14 +265,14 @@ impl Input {
 
 /// The signals that the system sends, and the end of standard input where that counts.
 struct Signals {
-    input: Arc<Input>,
+    input: Arc<StandardInput>,
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
     hang_up: tokio::signal::unix::Signal,
 }
 
 impl Signals {
-    fn new(input: Arc<Input>) -> Result<Self> {
+    fn new(input: Arc<StandardInput>) -> Result<Self> {
         let open = |kind| signal(kind).map_err(|source| Error::File { path: "signals".into(), verb: "heard", source });
         Ok(Self {
             input,

@@ -184,7 +184,7 @@ fn tree_line(line: &str) -> Option<Key> {
     Some((name.to_owned(), version.strip_prefix('v')?.to_owned()))
 }
 
-/// The output of a command; its last line of complaint if it fails.
+/// The output of a command; the first error that it names if it fails.
 fn output(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{:?} can't be started", command.get_program()))?;
     if !output.status.success() {

@@ -143,20 +143,19 @@ fn run(step: Step) -> Result<()> {
             setup(&project, None)?;
             let mut missing = tools::counterparts();
             missing.extend(languages::prepare(&project)?);
-            let names_some = !arguments.is_empty();
-            let (python, without_python) = if names_some { (None, None) } else { python_tests::prepare(&project)? };
+            let (python, without_python) =
+                if names_some(&arguments) { (None, None) } else { python_tests::prepare(&project)? };
             missing.extend(without_python);
             tools::say("testing everything (the first time compiles for about ten minutes on two cores)");
-            let everything = (!arguments.is_empty() && !names_packages(&arguments)).then_some("--workspace");
+            let profile = profile(&arguments);
             let cargo = || {
                 let mut command = project.cargo();
                 command.envs(missing.iter().map(|variable| (variable, "1")));
                 command
             };
-            let everything = everything.into_iter().map(str::to_owned);
-            let tested = suite::run(cargo, &everything.chain(arguments).collect::<Vec<_>>());
+            let tested = suite::run(cargo, &with_packages(arguments));
             // Also after failures: each run names all of its own.
-            let python = python.map_or(Ok(()), |python| python_tests::run(&project, &python));
+            let python = python.map_or(Ok(()), |python| python_tests::run(&project, &python, profile));
             tested.and(python)?;
             if !missing.is_empty() {
                 tools::say(&format!("passed, but for what can't be had here, see above: {}", missing.join(", ")));
@@ -224,12 +223,57 @@ fn set_up_libtorch(project: &Project, lock: &File, source: Option<Source>) -> Re
     libtorch::check(own.as_ref()).context("LIBTORCH is set to a folder that doesn't serve; correct it, or unset it")
 }
 
-/// True if arguments of `cargo test` name packages.
-fn names_packages(arguments: &[String]) -> bool {
-    let mut own = arguments.iter().map(String::as_str).take_while(|argument| *argument != "--");
-    own.any(|argument| {
-        matches!(argument, "--workspace" | "--all") || ["-p", "--package"].iter().any(|p| argument.starts_with(p))
-    })
+/// The arguments that are for `cargo test` itself, and not for the tests.
+fn own(arguments: &[String]) -> impl Iterator<Item = &str> {
+    arguments.iter().map(String::as_str).take_while(|argument| *argument != "--")
+}
+
+/// True if an argument is an option of one of these names, with its value or without.
+fn is_one_of(argument: &str, names: &[&str]) -> bool {
+    names.contains(&argument.split('=').next().unwrap_or_default())
+}
+
+/// True if an argument of `cargo test` names a package, as `-p NAME` and `-pNAME` do.
+fn names_package(argument: &str) -> bool {
+    is_one_of(argument, &["--package"]) || (argument.starts_with("-p") && !argument.starts_with("--"))
+}
+
+/// True if arguments of `cargo test` are not for every test: they name packages, targets or, as the
+/// first of them, tests; or none is to be run.
+fn names_some(arguments: &[String]) -> bool {
+    const NARROWER: [&str; 11] = [
+        "--lib",
+        "--bin",
+        "--bins",
+        "--example",
+        "--examples",
+        "--test",
+        "--tests",
+        "--bench",
+        "--benches",
+        "--doc",
+        "--no-run",
+    ];
+    own(arguments).next().is_some_and(|first| !first.starts_with('-'))
+        || own(arguments).any(|argument| names_package(argument) || is_one_of(argument, &NARROWER))
+}
+
+/// Arguments of `cargo test` that are about all packages, unless they name some.
+fn with_packages(arguments: Vec<String>) -> Vec<String> {
+    let all = match own(&arguments).any(|argument| is_one_of(argument, &["--workspace", "--all"])) {
+        // cargo takes it once.
+        true => &suite::ALL[1..],
+        false => suite::ALL,
+    };
+    if arguments.is_empty() || own(&arguments).any(names_package) {
+        return arguments;
+    }
+    all.iter().map(|word| (*word).to_owned()).chain(arguments).collect()
+}
+
+/// The profile that arguments of cargo ask for.
+fn profile(arguments: &[String]) -> &'static str {
+    if own(arguments).any(|argument| is_one_of(argument, &["--release", "-r"])) { "release" } else { "debug" }
 }
 
 fn build(project: &Project, arguments: &[String]) -> Result<()> {
@@ -239,16 +283,16 @@ fn build(project: &Project, arguments: &[String]) -> Result<()> {
         tools::say("compiling the program (the first time takes about ten minutes on two cores)");
         tools::run(project.cargo().args(["build", "-p", "tilewright-cli"]).args(arguments))?;
     }
-    let profile =
-        if arguments.iter().any(|argument| argument == "--release" || argument == "-r") { "release" } else { "debug" };
-    println!("built {}", project.program(profile).display());
+    println!("built {}", project.program(profile(arguments)).display());
     Ok(())
 }
 
 /// Runs `tilewright demo`, into the folder `out`.
 fn demo(project: &Project) -> Result<()> {
     let mut run = std::process::Command::new(project.program("debug"));
-    tools::run(run.current_dir(&project.root).args(["demo", "-o", "out"]))
+    // cargo's target folder may be elsewhere.
+    run.args(["demo", "-o", "out", "--examples"]).arg(project.root.join("examples"));
+    tools::run(run.current_dir(&project.root))
 }
 
 #[cfg(test)]
@@ -263,9 +307,17 @@ mod tests {
     }
 
     #[test]
-    fn packages_are_told_from_what_the_tests_get() {
-        let names = |arguments: &[&str]| names_packages(&arguments.iter().map(|&word| word.into()).collect::<Vec<_>>());
-        assert!(names(&["-p", "xtask"]) && names(&["--package=xtask"]));
-        assert!(!names(&["--release"]) && !names(&["--", "-p"]));
+    fn what_is_tested_is_what_the_arguments_name() {
+        let given = |arguments: &[&str]| arguments.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+        let names = |arguments: &[&str]| names_some(&given(arguments));
+        assert!(names(&["-p", "xtask"]) && names(&["--package=xtask"]) && names(&["-pxtask"]));
+        assert!(names(&["--release", "--test", "end_to_end"]) && names(&["decode"]) && names(&["--no-run"]));
+        assert!(!names(&[]) && !names(&["--release"]) && !names(&["--", "-p"]) && !names(&["--", "--nocapture"]));
+        let tested = |arguments: &[&str]| with_packages(given(arguments)).join(" ");
+        let all = suite::ALL.join(" ");
+        assert_eq!(tested(&["--release"]), format!("{all} --release"));
+        assert_eq!(tested(&["--workspace"]), all.replace("--workspace ", "") + " --workspace");
+        assert_eq!((tested(&[]), tested(&["-p", "xtask"])), (String::new(), "-p xtask".into()));
+        assert_eq!((profile(&given(&["-r"])), profile(&given(&["--", "-r"]))), ("release", "debug"));
     }
 }

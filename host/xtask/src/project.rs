@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    ffi::OsString,
     fs::{self, File},
     path::{Path, PathBuf},
     process::Command,
@@ -72,15 +73,24 @@ impl Project {
     /// The folders of this machine that compilers would write into what they make, each with what
     /// stands there instead: two machines make the same bytes.
     pub fn hidden_folders(&self) -> Vec<(PathBuf, &'static str)> {
-        let home = env::var_os("CARGO_HOME").map(PathBuf::from);
-        let home = home.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo")));
-        let cargo = home.map(|home| (home, "/cargo"));
+        let cargo = cargo_home(env::var_os("CARGO_HOME"), env::var_os("HOME")).map(|home| (home, "/cargo"));
         std::iter::once((self.root.clone(), ".")).chain(cargo).collect()
     }
 
     /// Has a cargo hide these folders from what it compiles of Rust; flags of the user's stay.
     pub fn hide_folders(&self, cargo: &mut Command) {
         let own = env::var("RUSTFLAGS").unwrap_or_default();
+        self.set_flags(cargo, &own);
+    }
+
+    /// The same without flags of the user's: what is made is for any machine, and two machines make
+    /// the same bytes.
+    pub fn hide_folders_alone(&self, cargo: &mut Command) {
+        self.set_flags(cargo, "");
+        cargo.env_remove("RUSTFLAGS");
+    }
+
+    fn set_flags(&self, cargo: &mut Command, own: &str) {
         let own = own.split_whitespace().map(str::to_owned);
         let hidden = self.hidden_folders().into_iter();
         let flags = hidden.map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()));
@@ -98,5 +108,37 @@ impl Project {
             file.lock()?;
         }
         Ok(file)
+    }
+}
+
+/// cargo's folder, by the values of `CARGO_HOME` and `HOME`. An empty one counts for nothing, as it
+/// does with cargo.
+fn cargo_home(own: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
+    let given = |value: Option<OsString>| value.filter(|value| !value.is_empty()).map(PathBuf::from);
+    given(own).or_else(|| Some(given(home)?.join(".cargo")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_variable_names_no_folder() {
+        let of = |own: &str, home: &str| cargo_home(Some(own.into()), Some(home.into()));
+        assert_eq!(of("/c", "/h"), Some("/c".into()));
+        assert_eq!(of("", "/h"), Some("/h/.cargo".into()));
+        assert_eq!((of("", ""), cargo_home(None, None)), (None, None));
+    }
+
+    #[test]
+    fn flags_of_the_user_stay_out_of_what_is_for_any_machine() {
+        let mut cargo = Command::new("cargo");
+        let project = Project { root: "/checkout".into() };
+        project.hide_folders_alone(&mut cargo);
+        let variables: Vec<_> = cargo.get_envs().collect();
+        let value = |name: &str| variables.iter().find(|(found, _)| *found == name).map(|(_, value)| *value);
+        assert_eq!(value("RUSTFLAGS"), Some(None));
+        let flags = value("CARGO_ENCODED_RUSTFLAGS").flatten().unwrap().to_str().unwrap();
+        assert!(flags.split('\u{1f}').all(|flag| flag.starts_with("--remap-path-prefix=")), "{flags}");
     }
 }

@@ -88,15 +88,15 @@ fn environment(project: &Project, packages: &Path) -> Result<PathBuf> {
     Ok(python)
 }
 
-/// Builds the native module, and runs every test of the package with the program that is built. The
-/// module is built alone: with the other packages it would have their features, and libtorch in it.
+/// Builds the native module, and runs every test of the package with the program that is built in a
+/// profile. The module is built alone: with the other packages it would have their features, and
+/// libtorch in it.
 ///
 /// # Errors
 /// A test failed.
-pub fn run(project: &Project, environment: &Environment) -> Result<()> {
+pub fn run(project: &Project, environment: &Environment, profile: &str) -> Result<()> {
     tools::say("testing the Python package");
     tools::run(project.cargo().args(["build", "-p", "tilewright-python"]))?;
-    let fixtures = tools::ask(project.cargo().args(["run", "--quiet", "-p", "tilewright-fixtures"]));
     let built = project.target().join("debug");
     let staged = project.target().join("python");
     stage(&project.root.join("host/python/tilewright"), &staged.join("tilewright"))?;
@@ -106,8 +106,7 @@ pub fn run(project: &Project, environment: &Environment) -> Result<()> {
     let mut pytest = Command::new(&environment.python);
     pytest.args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]);
     pytest.current_dir(project.root.join("host/python")).env("PYTHONPATH", paths);
-    pytest.env("PYTHONDONTWRITEBYTECODE", "1").env("TILEWRIGHT_PROGRAM", project.program("debug"));
-    pytest.envs(fixtures.map(|folder| ("TILEWRIGHT_FIXTURES", folder)));
+    pytest.env("PYTHONDONTWRITEBYTECODE", "1").env("TILEWRIGHT_PROGRAM", project.program(profile));
     tools::run(&mut pytest).context("tests of the Python package failed, named above")
 }
 

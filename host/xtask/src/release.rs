@@ -11,7 +11,7 @@ mod wheels;
 
 use std::{
     fs, io,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -161,8 +161,17 @@ fn names(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Fails unless a folder is missing, empty or a release: nothing else is replaced.
+/// Fails unless a folder is missing, empty or a release, and can be renamed: nothing else is
+/// replaced.
 fn check_replaceable(out: &Path) -> Result<()> {
+    let device = |path: &Path| fs::metadata(path).map(|found| found.dev()).ok();
+    let is_mounted = out.is_dir() && device(out) != device(parent(out));
+    if out.file_name().is_none() || is_mounted {
+        return refuse(format!(
+            "{}: can't be replaced as a whole: name a folder within it, or another, by --out",
+            out.display()
+        ));
+    }
     let is_replaceable = match fs::symlink_metadata(out) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => true,
         Err(error) => return refuse(format!("{}: {error}: name another folder by --out", out.display())),
@@ -177,24 +186,37 @@ fn check_replaceable(out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Gives a finished folder its name; an earlier release of that name goes.
+/// Gives a finished folder its name; an earlier release of that name goes. If that fails, the
+/// folder stays: making it took a quarter of an hour.
 fn replace(finished: tempfile::TempDir, out: &Path) -> Result<()> {
+    let finished = finished.keep();
     // A temporary folder is its owner's alone.
-    fs::set_permissions(finished.path(), fs::Permissions::from_mode(0o755))?;
+    fs::set_permissions(&finished, fs::Permissions::from_mode(0o755))
+        .map_err(anyhow::Error::from)
+        .and_then(|()| put(&finished, out))
+        .with_context(|| format!("the release is finished and stays in {}", finished.display()))
+}
+
+/// Puts a folder in the place of an earlier release, which comes back if that fails.
+fn put(finished: &Path, out: &Path) -> Result<()> {
     check_replaceable(out)?;
     let earlier = tempfile::Builder::new().prefix("replaced-release-").tempdir_in(parent(out))?;
-    if out.exists() {
+    let is_replaced = out.exists();
+    if is_replaced {
         fs::rename(out, earlier.path()).with_context(|| out.display().to_string())?;
     }
-    if let Err(error) = fs::rename(finished.path(), out) {
+    let Err(error) = fs::rename(finished, out) else { return Ok(()) };
+    if is_replaced && fs::rename(earlier.path(), out).is_err() {
         bail!(
-            "{}: the release can't be put there: {error}: make the folder writable, or name another by --out",
-            out.display()
+            "{}: no release can be put there: {error}: the earlier one is in {}",
+            out.display(),
+            earlier.keep().display()
         );
     }
-    // The path is that of no temporary folder any more.
-    let _ = finished.keep();
-    Ok(())
+    bail!(
+        "{}: the release can't be put there: {error}: make the folder writable, or name another by --out",
+        out.display()
+    );
 }
 
 #[cfg(test)]

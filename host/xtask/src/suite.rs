@@ -20,7 +20,7 @@ const DOCUMENTATION: &[&str] = &["--doc"];
 
 /// All packages but the Python package's native module: it is no program without an interpreter,
 /// and has tests of its own.
-const ALL: [&str; 3] = ["--workspace", "--exclude", "tilewright-python"];
+pub const ALL: &[&str] = &["--workspace", "--exclude", "tilewright-python"];
 
 /// The variable that says how many tests may run at once. Of the end-to-end tests one more runs
 /// than there are cores: some of them wait most of their time.
@@ -44,11 +44,11 @@ pub fn run(cargo: impl Fn() -> Command, arguments: &[String]) -> Result<()> {
         return finish(watch_all(vec![vec![test(&going_on(arguments))]])?);
     }
     // Built first: a lane would wait for the other one's compiler.
-    let status = test(&[&ALL[..], &["--no-run"]].concat()).status().context("cargo can't be started")?;
+    let status = test(&[ALL, &["--no-run"]].concat()).status().context("cargo can't be started")?;
     if !status.success() {
         bail!("cargo test --no-run failed ({status})");
     }
-    let of = |targets: &[&str]| test(&[&ALL[..], &["--no-fail-fast"], targets].concat());
+    let of = |targets: &[&str]| test(&[ALL, &["--no-fail-fast"], targets].concat());
     let mut end_to_end = of(END_TO_END);
     if env::var_os(THREADS).is_none() {
         let cores = thread::available_parallelism().map_or(1, NonZero::get);

@@ -6,6 +6,7 @@ use std::{
     env::consts::ARCH,
     fs,
     io::{Cursor, Write},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -24,7 +25,7 @@ pub const ENGINE: &str = "tilewright-engine";
 /// The notices of what others have made and is in the wheels.
 const NOTICES: &str = "THIRD-PARTY";
 
-/// The C library that the program needs at least, as 2.N; `auditwheel show` says the same.
+/// The C library that the wheels say that they need, as 2.N.
 const C_LIBRARY: u32 = 34;
 
 /// The run path of the program in `site-packages/tilewright_engine/bin`.
@@ -36,31 +37,33 @@ const BUNDLED: [&str; 2] = ["examples/models", "examples/latents"];
 /// Files that only those who made the models need.
 const LEFT_OUT: [&str; 1] = ["train.py"];
 
-/// The largest of both wheels, in bytes.
-const MOST: [(&str, u64); 2] = [("tilewright", 25_000_000), ("tilewright_engine", 60_000_000)];
+/// The largest that both wheels may be, in bytes.
+const MOST_OF_LIBRARY: u64 = 25_000_000;
+const MOST_OF_ENGINE: u64 = 60_000_000;
 
 /// A wheel's files, by their paths in it, each with true if it is a program
 /// (packaging.python.org, "Binary distribution format").
 struct Wheel {
+    /// As in `Name:`.
     name: &'static str,
     tag: String,
+    most_bytes: u64,
     metadata: String,
     files: BTreeMap<String, (Vec<u8>, bool)>,
 }
 
 impl Wheel {
-    fn new(project: &Project, name: &'static str, tag: String, fields: &[&str]) -> Result<Self> {
+    fn new(project: &Project, name: &'static str, tag: String, most_bytes: u64, fields: &[&str]) -> Result<Self> {
         let version = env!("CARGO_PKG_VERSION");
         let readme = fs::read_to_string(project.root.join("README.md"))?;
         let fields = fields.join("\n");
         let metadata = format!(
-            "Metadata-Version: 2.4\nName: {}\nVersion: {version}\nLicense-Expression: Apache-2.0 OR MIT\n\
+            "Metadata-Version: 2.4\nName: {name}\nVersion: {version}\nLicense-Expression: Apache-2.0 OR MIT\n\
              License-File: LICENSE-APACHE\nLicense-File: LICENSE-MIT\nLicense-File: {NOTICES}\nRequires-Python: >=3.10\n\
              Classifier: Operating System :: POSIX :: Linux\n{fields}\n\
-             Description-Content-Type: text/markdown\n\n{readme}",
-            name.replace('_', "-")
+             Description-Content-Type: text/markdown\n\n{readme}"
         );
-        let mut wheel = Self { name, tag, metadata, files: BTreeMap::new() };
+        let mut wheel = Self { name, tag, most_bytes, metadata, files: BTreeMap::new() };
         for license in ["LICENSE-APACHE", "LICENSE-MIT"] {
             let text = fs::read(project.root.join(license))?;
             wheel.add(format!("{}/licenses/{license}", wheel.info()), text, false);
@@ -92,11 +95,16 @@ impl Wheel {
         self
     }
 
-    fn info(&self) -> String {
-        format!("{}-{}.dist-info", self.name, env!("CARGO_PKG_VERSION"))
+    /// The name as in files' names.
+    fn file_name(&self) -> String {
+        self.name.replace('-', "_")
     }
 
-    /// Writes the wheel into a folder; its path.
+    fn info(&self) -> String {
+        format!("{}-{}.dist-info", self.file_name(), env!("CARGO_PKG_VERSION"))
+    }
+
+    /// Writes the wheel into a folder, where the earlier ones of the package go; its path.
     fn write(mut self, folder: &Path, time: DateTime) -> Result<PathBuf> {
         let info = self.info();
         let is_pure = self.tag.ends_with("-any");
@@ -120,12 +128,19 @@ impl Wheel {
             zip.write_all(bytes)?;
         }
         let bytes = zip.finish()?.into_inner();
-        let most = MOST.iter().find(|(name, _)| *name == self.name).map_or(u64::MAX, |(_, most)| *most);
+        let most = self.most_bytes;
         if bytes.len() as u64 > most {
             bail!("{} has {} MB, more than {} MB", self.name, bytes.len() / 1_000_000, most / 1_000_000);
         }
-        let path = folder.join(format!("{}-{}-{}.whl", self.name, env!("CARGO_PKG_VERSION"), self.tag));
-        fs::write(&path, &bytes).with_context(|| path.display().to_string())?;
+        let path = folder.join(format!("{}-{}-{}.whl", self.file_name(), env!("CARGO_PKG_VERSION"), self.tag));
+        let at = || path.display().to_string();
+        // Nobody takes a wheel that is written in part.
+        let mut unfinished = tempfile::Builder::new();
+        unfinished.prefix("unfinished-wheel-").permissions(fs::Permissions::from_mode(0o644));
+        let mut unfinished = unfinished.tempfile_in(folder).with_context(at)?;
+        unfinished.write_all(&bytes).with_context(at)?;
+        unfinished.persist(&path).with_context(at)?;
+        remove_others(folder, &format!("{}-", self.file_name()), &path)?;
         println!("built {} ({:.1} MB)", path.display(), bytes.len() as f64 / 1e6);
         Ok(path)
     }
@@ -135,6 +150,18 @@ impl Wheel {
 fn record_line(path: &str, bytes: &[u8]) -> String {
     let path = if path.contains([',', '"']) { format!("\"{}\"", path.replace('"', "\"\"")) } else { path.to_owned() };
     format!("{path},sha256={},{}", URL_SAFE_NO_PAD.encode(Sha256::digest(bytes)), bytes.len())
+}
+
+/// Removes a package's wheels but one from a folder: whoever installs all of it gets that one.
+fn remove_others(folder: &Path, start: &str, kept: &Path) -> Result<()> {
+    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if name.starts_with(start) && name.ends_with(".whl") && path != kept {
+            fs::remove_file(&path).with_context(|| path.display().to_string())?;
+        }
+    }
+    Ok(())
 }
 
 /// Builds both wheels into a folder.
@@ -155,13 +182,37 @@ fn folders_in(bytes: &[u8], folders: &[(PathBuf, &'static str)]) -> Vec<String> 
     names.filter(|name| bytes.windows(name.len()).any(|window| window == name.as_bytes())).collect()
 }
 
+/// The highest N of the versions `GLIBC_2.N` of the C library's functions that a binary names.
+fn c_library_of(bytes: &[u8]) -> Option<u32> {
+    const VERSION: &[u8] = b"GLIBC_2.";
+    let is_version = |at: &usize| bytes[*at..].starts_with(VERSION);
+    let number = |at: usize| {
+        let digits = bytes[at + VERSION.len()..].iter().take_while(|byte| byte.is_ascii_digit());
+        let digits: String = digits.take(4).map(|byte| char::from(*byte)).collect();
+        digits.parse::<u32>().ok()
+    };
+    (0..bytes.len()).filter(is_version).filter_map(number).max()
+}
+
+/// Refuses a binary for a newer C library than the wheels name.
+fn check_c_library(binary: &Path, bytes: &[u8]) -> Result<()> {
+    match c_library_of(bytes).filter(|needed| *needed > C_LIBRARY) {
+        Some(needed) => bail!(
+            "{}: needs glibc 2.{needed}, and the wheels are for 2.{C_LIBRARY}: build them on a system with an older glibc",
+            binary.display()
+        ),
+        None => Ok(()),
+    }
+}
+
 /// The wheel of the Python package, with its native module.
 fn library(project: &Project, native: Vec<u8>) -> Result<Wheel> {
-    let engine = format!("Requires-Dist: tilewright-engine=={}; extra == 'engine'", env!("CARGO_PKG_VERSION"));
+    let engine = format!("Requires-Dist: {ENGINE}=={}; extra == 'engine'", env!("CARGO_PKG_VERSION"));
     let mut wheel = Wheel::new(
         project,
-        "tilewright",
+        LIBRARY,
         format!("cp310-abi3-manylinux_2_{C_LIBRARY}_{ARCH}"),
+        MOST_OF_LIBRARY,
         &[
             "Summary: Pictures and clips of diffusion models under WebAssembly policies: the program as a child, and the service",
             "Requires-Dist: httpx>=0.27",
@@ -183,8 +234,9 @@ fn engine(project: &Project, program: Vec<u8>) -> Result<Wheel> {
         format!("Requires-Dist: torch=={}.*", libtorch::VERSION.rsplit_once('.').map_or("", |(minor, _)| minor));
     let mut wheel = Wheel::new(
         project,
-        "tilewright_engine",
+        ENGINE,
         format!("py3-none-manylinux_2_{C_LIBRARY}_{ARCH}"),
+        MOST_OF_ENGINE,
         &["Summary: The program of Tilewright, which runs on the PyTorch beside it", &torch],
     )?;
     wheel.add(
@@ -212,16 +264,17 @@ fn compile(project: &Project, package: &str, file: &str) -> Result<Vec<u8>> {
         hidden.iter().map(|(from, to)| format!("-ffile-prefix-map={}={to}", from.display())).collect();
     let mut cargo = project.cargo();
     cargo.args(["build", "--release", "-p", package, "--locked", "--target-dir"]).arg(&target);
-    project.hide_folders(&mut cargo);
+    project.hide_folders_alone(&mut cargo);
     cargo.env("CFLAGS", cpp.join(" ")).env("CXXFLAGS", cpp.join(" "));
     cargo.env("TILEWRIGHT_RUN_PATH", RUN_PATH).env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
     tools::run(&mut cargo)?;
     let made = target.join("release").join(file);
     let bytes = fs::read(&made).with_context(|| made.display().to_string())?;
-    match folders_in(&bytes, &hidden).first() {
-        Some(folder) => bail!("{}: names {folder}, a folder of this machine, which no wheel may", made.display()),
-        None => Ok(bytes),
+    if let Some(folder) = folders_in(&bytes, &hidden).first() {
+        bail!("{}: names {folder}, a folder of this machine, which no wheel may", made.display());
     }
+    check_c_library(&made, &bytes)?;
+    Ok(bytes)
 }
 
 /// The time of the last commit, in UTC: that of every file in the wheels.
@@ -254,6 +307,28 @@ mod tests {
         let folders = [(PathBuf::from("/home/a/.cargo"), "/cargo"), (PathBuf::from("/b"), ".")];
         assert_eq!(folders_in(b"\0at /home/a/.cargo/registry/x.rs\0", &folders), ["/home/a/.cargo"]);
         assert!(folders_in(b"at /cargo/registry/x.rs", &folders).is_empty());
+    }
+
+    #[test]
+    fn a_binary_for_a_newer_c_library_is_refused() {
+        let of = |versions: &str| c_library_of(versions.as_bytes());
+        assert_eq!(of("\0GLIBC_2.2.5\0GLIBC_2.34\0GLIBC_2.17\0GLIBC_PRIVATE\0GLIBC_2."), Some(34));
+        assert_eq!(of("GLIBCXX_3.4.30"), None);
+        let check = |versions: &[u8]| check_c_library(Path::new("a.so"), versions);
+        assert!(check(b"\0GLIBC_2.34\0").is_ok());
+        let line = check(b"\0GLIBC_2.4\0GLIBC_2.36\0").unwrap_err().to_string();
+        assert!(line.starts_with("a.so: needs glibc 2.36, and the wheels are for 2.34: build"), "{line}");
+    }
+
+    #[test]
+    fn earlier_wheels_of_a_package_alone_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let names =
+            ["tilewright-0.1.0-a.whl", "tilewright-0.2.0-a.whl", "tilewright_engine-0.1.0-a.whl", "tilewright-a"];
+        let paths = names.map(|name| folder.path().join(name));
+        paths.iter().for_each(|path| fs::write(path, "").unwrap());
+        remove_others(folder.path(), "tilewright-", &paths[1]).unwrap();
+        assert_eq!(paths.map(|path| path.exists()), [false, true, true, true]);
     }
 
     #[test]

@@ -179,7 +179,7 @@ fn what_is_no_prompts_job_is_refused() {
         (refused(&|request| request["model"] = json!("bare")), "has no text-encoder"),
         (refused(&|request| request["scaled"] = json!(true)), "scaled: is for decodes"),
         (refused(&|request| request["format"] = json!("mp4")), "format: a picture can't be written as video"),
-        (refused(&|request| request["format"] = json!("latent")), "format: latent is a sample's"),
+        (refused(&|request| request["format"] = json!("latent")), "format: latent is for samples and encodes"),
         (refused(&|request| request["sample"]["width"] = json!(33)), "33"),
         (
             refused(&|request| request["sample"] = json!({ "end_step": 2, "leftover_noise": true })),

@@ -15,9 +15,8 @@ pub struct Serve {
     /// port 0 takes a free one; or unix:PATH, a socket that only you can connect to
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<Address>,
-    /// End when standard input does, as with the program that holds its other end, and remove
-    /// FOLDER then, which only you have access to: the place for a configuration, its socket, token
-    /// and data that serve that program alone
+    /// For a program that starts this server as its own: end when standard input ends, then remove
+    /// FOLDER, which must be yours with mode 0700
     #[arg(long, value_name = "FOLDER")]
     pub private: Option<PathBuf>,
 }

@@ -137,8 +137,12 @@ impl Server {
         let is_local = arguments.server.is_none();
         let url = url.trim_end_matches('/').to_owned();
         if !url.starts_with("http://") && !url.starts_with("https://") {
-            let given = if is_local { "the configured server" } else { "--server" };
-            return Err(Failure::input(format!("{given} {url}: expected http://… or https://…")));
+            return Err(Failure::input(match is_local {
+                true => {
+                    format!("the configured server {url}: expected http://… or https://…: name a server by --server")
+                }
+                false => format!("--server {url}: expected http://… or https://…"),
+            }));
         }
         // The configuration's token is for the configuration's server.
         let file = arguments.token_file.clone().or(configured.token_file.filter(|_| is_local));

@@ -6,7 +6,8 @@
 //! compiles them under the same limits, without having to know of it.
 //!
 //! A library that loads policies runs in somebody else's program: it names a command to start
-//! instead ([`compile_by`]), which has to call [`serve_compilation`].
+//! instead ([`compile_by`]), which has to call [`serve_compilation`], or says that there is none
+//! ([`compile_nowhere`]).
 
 use std::{
     env,
@@ -40,27 +41,46 @@ pub(super) const NAME: &str = "tilewright-compile";
 #[used]
 static ENTRY: extern "C" fn() = enter;
 
+/// A command with its first arguments, or the reason why there is none.
+type Named = Result<(PathBuf, Vec<OsString>), String>;
+
 /// The command that compiles, if it is not this program; set once for the process.
-static COMMAND: OnceLock<(PathBuf, Vec<OsString>)> = OnceLock::new();
+static COMMAND: OnceLock<Named> = OnceLock::new();
 
 /// Names the command that compiles policies in place of this program; it gets two more arguments,
 /// and calls [`serve_compilation`] with them. The first one stays.
 pub fn compile_by(program: PathBuf, arguments: Vec<OsString>) {
-    let _ = COMMAND.set((program, arguments));
+    let _ = COMMAND.set(Ok((program, arguments)));
 }
 
-/// The command that compiles: the running program under another name, if no other one is named.
-pub(super) fn command() -> Command {
-    if let Some((program, arguments)) = COMMAND.get() {
-        let mut command = Command::new(program);
-        command.args(arguments);
-        return command;
+/// Lets no policy be compiled by this program, which would not know what to do when it is started
+/// again: whoever asks gets `reason`, which says what to do, in one line. What [`compile_by`] or
+/// this says first stays.
+pub fn compile_nowhere(reason: String) {
+    let _ = COMMAND.set(Err(reason));
+}
+
+/// The command that compiles: the running program under another name, if nothing else is named.
+pub(super) fn command() -> io::Result<Command> {
+    command_of(COMMAND.get())
+}
+
+fn command_of(named: Option<&Named>) -> io::Result<Command> {
+    match named {
+        Some(Ok((program, arguments))) => {
+            let mut command = Command::new(program);
+            command.args(arguments);
+            Ok(command)
+        }
+        Some(Err(reason)) => Err(io::Error::other(reason.as_str())),
+        None => {
+            // Naming the entry here keeps the linker from leaving it out.
+            black_box(&ENTRY);
+            let mut command = Command::new("/proc/self/exe");
+            command.arg0(NAME);
+            Ok(command)
+        }
     }
-    // Naming the entry here keeps the linker from leaving it out.
-    black_box(&ENTRY);
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0(NAME);
-    command
 }
 
 /// Limits this process, reads a module from standard input and answers on standard output with its
@@ -137,4 +157,18 @@ fn compile(request: &CompileRequest, module: &[u8]) -> Result<Vec<u8>, Refusal> 
     config.parallel_compilation(request.limits.code.compile.threads > 1);
     let engine = Engine::new(&config).map_err(|error| refusal(format!("{error:#}")))?;
     super::compile_module(&request.policy, module, &engine).map_err(refusal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_can_not_compile_is_not_started_again() {
+        let refused = command_of(Some(&Err("no interpreter: name one".to_owned())));
+        assert_eq!(refused.unwrap_err().to_string(), "no interpreter: name one");
+        let named = Ok((PathBuf::from("python3"), vec!["-I".into()]));
+        assert_eq!(command_of(Some(&named)).unwrap().get_program(), "python3");
+        assert_eq!(command_of(None).unwrap().get_program(), "/proc/self/exe");
+    }
 }

@@ -1,4 +1,4 @@
-//! JSON over the border.
+//! JSON between Rust and Python.
 
 use std::fmt::Display;
 

@@ -24,10 +24,14 @@ impl Device {
     fn of_json(text: &str, host: Option<&str>) -> PyResult<Self> {
         let (basis, fingerprint) = Basis::of_json(text).map_err(model)?;
         let host = host.map(Basis::of_json).transpose().map_err(model)?.map(|(host, _)| host);
+        if host.as_ref().is_some_and(|host| !host.kernels.on_cpu) {
+            return Err(model("host: describes a GPU: give what `tilewright device --device cpu --json` writes"));
+        }
         Ok(Self { basis, host, fingerprint })
     }
 
-    /// The same device with other memory that is free, in bytes, and of the host.
+    /// The same device with other memory that is free, and other memory of the machine around it,
+    /// in bytes.
     #[pyo3(signature = (free_bytes=None, host_total_bytes=None, host_free_bytes=None))]
     fn with_memory(
         &self,

@@ -1,6 +1,6 @@
 //! Models: files, and the requests that they take.
 
-use std::{num::NonZeroU32, path::PathBuf};
+use std::{collections::HashSet, num::NonZeroU32, path::PathBuf};
 
 use pyo3::prelude::*;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -20,7 +20,7 @@ use crate::{
     quote::{AnyQuote, Quote},
 };
 
-/// The folders of a pipeline in which each part is.
+/// The folder of a pipeline that its VAE is in.
 const VAE_FOLDERS: [&str; 1] = ["vae"];
 
 /// The user's knowledge of files.
@@ -208,17 +208,12 @@ impl Model {
             #[serde(flatten)]
             inspection: Inspection,
         }
-        let folders: &[&str] = match self.part {
-            Part::Vae(_) => &VAE_FOLDERS,
-            Part::Transformer(_) => &["transformer", "unet"],
-            Part::TextEncoders(_) => &["text_encoder"],
-        };
         detached(py, || {
-            let report = |path: &PathBuf| -> PyResult<Report> {
-                let file = Checkpoint::open_part(path, folders).map_err(model)?;
+            let report = |path: PathBuf| -> PyResult<Report> {
+                let file = Checkpoint::open(&path).map_err(model)?;
                 Ok(Report { file: file.path().display().to_string(), inspection: Inspection::of(&file) })
             };
-            json(&self.paths.iter().map(report).collect::<PyResult<Vec<_>>>()?)
+            json(&self.files()?.into_iter().map(report).collect::<PyResult<Vec<_>>>()?)
         })
     }
 
@@ -276,8 +271,7 @@ impl Model {
         let Some(first) = paths.first() else { return Err(model("no file of a model is given")) };
         let role = match options.part {
             Some(role) => role,
-            None if paths.len() > 1 || first.is_dir() => match role(first) {
-                Ok(role) => role,
+            None => match role(first) {
                 // A pipeline's folder holds all parts.
                 Err(_) if first.join("model_index.json").is_file() => {
                     return Err(model(format!(
@@ -285,9 +279,8 @@ impl Model {
                         first.display()
                     )));
                 }
-                Err(error) => return Err(error),
+                found => found?,
             },
-            None => role(first)?,
         };
         options.check(role)?;
         let mut notes = Vec::new();
@@ -312,6 +305,24 @@ impl Model {
             Role::TextEncoder => Part::TextEncoders(Box::new(TextEncoders::open(&paths).map_err(model)?)),
         };
         Ok(Self { paths, part, notes })
+    }
+
+    /// The files that were opened, each once: a pipeline's folder may have several of a part, and a
+    /// checkpoint several networks.
+    fn files(&self) -> PyResult<Vec<PathBuf>> {
+        let mut files: Vec<PathBuf> = match &self.part {
+            Part::Vae(_) => {
+                let found = self.paths.iter().map(|path| tilewright_models::find_part(path, &VAE_FOLDERS));
+                found.collect::<Result<Vec<_>, _>>().map_err(model)?
+            }
+            Part::Transformer(transformer) => {
+                transformer.denoiser.files().iter().map(|file| file.file().file().path().to_owned()).collect()
+            }
+            Part::TextEncoders(encoders) => encoders.models().into_iter().map(|(_, path)| path.to_owned()).collect(),
+        };
+        let mut seen = HashSet::new();
+        files.retain(|path| seen.insert(path.clone()));
+        Ok(files)
     }
 
     fn vae(&self) -> PyResult<&VaeModel> {

@@ -286,8 +286,9 @@ impl Policy {
     }
 
     /// The policy, identified to the byte, as JSON.
-    fn identity(&self) -> PyResult<String> {
-        json(self.lock().identity())
+    fn identity(&self, py: Python<'_>) -> PyResult<String> {
+        // Another thread may hold the policy and wait for the interpreter: prices may be Python's.
+        detached(py, || json(self.lock().identity()))
     }
 
     /// The policy's description of itself and its properties, as JSON.

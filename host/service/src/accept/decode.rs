@@ -92,7 +92,7 @@ pub fn choose_format(request: &JobRequest, vae: &Model, shape: &Shape) -> Result
 fn check_format(format: OutputFormat, kind: Kind, frames: usize) -> Result<(), Refusal> {
     use OutputFormat::{Gif, Jpg, Latent, Mkv, Mp4, Png, Webm};
     match (kind, format) {
-        (_, Latent) => Err(invalid("format: latent is a sample's: a decode makes pictures and clips")),
+        (_, Latent) => Err(invalid("format: latent is for samples and encodes: a decode makes pictures and clips")),
         (Kind::Picture, Mp4 | Webm | Mkv | Gif) => {
             Err(invalid("format: a picture can't be written as video: expected png, jpg, webp or safetensors"))
         }

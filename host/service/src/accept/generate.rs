@@ -103,9 +103,17 @@ fn image_size(
     {
         return Err(invalid(format!("sample.{name}: a picture to begin with has its size: leave one of them out")));
     }
+    check_is_picture(image)?;
     let scale = vae.encoded_scale().map_err(internal)?;
     let size = transformer.size_of_picture(image, scale, fields.frames.unwrap_or(1));
     size.map_err(|error| unsound(image, &error))
+}
+
+/// Refuses whatever is no picture by its header: an encode would take a clip, too, which other
+/// programs read.
+fn check_is_picture(image: &Path) -> Result<(), Refusal> {
+    let header = tilewright_media::picture_bytes(image).map_err(tilewright_pipeline::Error::from);
+    header.map(drop).map_err(|error| unsound(image, &error))
 }
 
 /// Reads a picture and keeps none of it.
@@ -249,4 +257,22 @@ pub fn inspect<'a>(
             mask.map_or(Ok(()), |mask| transformer.check_mask(mask, &sample)).map_err(|error| refused(&error))
         }),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_is_a_picture() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("upload");
+        let header = br#"{"sample":{"dtype":"F32","shape":[1,3,1,1],"data_offsets":[0,12]}}"#;
+        let tensors = [&(header.len() as u64).to_le_bytes()[..], header, &[0; 12]].concat();
+        for bytes in [&b"\0\0\0\x18ftypmp42\0\0\0\0mp42isom"[..], b"\x1a\x45\xdf\xa3", &tensors[..], b""] {
+            std::fs::write(&path, bytes).unwrap();
+            let Err(Refusal::Invalid(line)) = check_is_picture(&path) else { panic!("{bytes:?} is taken") };
+            assert!(line.starts_with("image: ") && !line.contains("upload"), "{line}");
+        }
+    }
 }

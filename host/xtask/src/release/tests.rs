@@ -211,7 +211,27 @@ fn only_an_earlier_release_is_replaced() {
     replace(finished(), &out).unwrap();
     assert_eq!(fs::read_to_string(&earlier).unwrap(), "new");
     fs::rename(&earlier, folder.path().join("out/mine")).unwrap();
-    let refused = replace(finished(), &out).unwrap_err();
-    assert!(refused.is::<Refused>() && refused.to_string().ends_with("name another folder by --out"), "{refused}");
     assert_eq!(names(folder.path()).unwrap(), ["out"], "nothing is left over");
+    let unplaced = finished();
+    let place = unplaced.path().to_owned();
+    let refused = replace(unplaced, &out).unwrap_err();
+    let line = format!("{refused:#}");
+    assert!(refused.is::<Refused>() && line.ends_with("name another folder by --out"), "{line}");
+    assert!(line.contains(&place.display().to_string()) && place.join("SHA256SUMS").is_file(), "{line}");
+}
+
+#[test]
+fn an_earlier_release_comes_back_where_the_new_one_does_not_fit() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    fs::create_dir(&out).unwrap();
+    fs::write(out.join("SHA256SUMS"), "old").unwrap();
+    let line = put(&folder.path().join("missing"), &out).unwrap_err().to_string();
+    assert!(line.contains("the release can't be put there"), "{line}");
+    assert_eq!(names(folder.path()).unwrap(), ["out"]);
+    assert_eq!(fs::read_to_string(out.join("SHA256SUMS")).unwrap(), "old");
+    for whole in [".", "..", "/", "/proc"] {
+        let refused = check_replaceable(Path::new(whole)).unwrap_err();
+        assert!(refused.is::<Refused>() && refused.to_string().contains("as a whole"), "{whole}: {refused}");
+    }
 }
