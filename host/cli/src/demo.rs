@@ -114,7 +114,9 @@ pub fn run(arguments: &Demo) -> Outcome {
     for (what, command, words) in SHOWN {
         let words: Vec<OsString> = words.iter().map(|word| place(word)).collect();
         let shown: Vec<String> = words.iter().map(|word| shown(&word.to_string_lossy())).collect();
-        tell!("\n{what}:\n  tilewright {command} {}", shown.join(" "));
+        tell!("");
+        tell!("{what}:");
+        tell!("  tilewright {command} {}", shown.join(" "));
         let mut run = Command::new(&program);
         run.arg(command).args(words).env(MODELS, examples.join("models"));
         let status = run.status().map_err(|error| Failure::work(format!("{}: {error}", program.display())))?;

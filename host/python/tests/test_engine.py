@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import os
+import pickle
 import signal
 import stat
 import subprocess
@@ -351,6 +353,15 @@ def test_a_folder_that_does_not_serve_is_said(monkeypatch: pytest.MonkeyPatch) -
             with pytest.raises(tilewright.ProgramError, match=words):
                 engine.start()
             assert engine.pid is None and engine.connection.folder is None
+
+
+def test_an_engine_that_is_closed_stays_so(fresh: tilewright.Engine) -> None:
+    for send in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="an engine stays in its process"):
+            send(fresh)
+    fresh.close()
+    with pytest.raises(tilewright.ProgramError, match="the engine is closed"):
+        fresh.add_model("again", VAE)
 
 
 def test_what_waits_when_it_is_closed_ends(fresh: tilewright.Engine) -> None:

@@ -193,6 +193,7 @@ def test_bad_input_is_one_line(device: tilewright.Device, tmp_path: Path) -> Non
         (lambda: tilewright.Model(tmp_path / "missing.safetensors"), "missing.safetensors"),
         (lambda: tilewright.Model(nothing), "nothing.safetensors"),
         (lambda: tilewright.Model(), "no file of a model"),
+        (lambda: tilewright.Model("\ud800"), "no file has such a name"),
         (lambda: tilewright.Model(VAE, family="none"), "none"),
         (lambda: vae.denoise(device, width=64, height=64), "samples are of a transformer"),
         (lambda: transformer.decode(device, width=64, height=64), "VAE"),
@@ -234,12 +235,14 @@ def test_bad_input_is_one_line(device: tilewright.Device, tmp_path: Path) -> Non
             wrong()
         assert words in str(error.value) and "\n" not in str(error.value) and str(error.value)
     for mistaken in (
+        lambda: tilewright.Device.from_file(1),  # type: ignore[arg-type]
+        lambda: tilewright.Model(b"a"),  # type: ignore[arg-type]
         lambda: vae.decode(device, height=64),  # type: ignore[call-arg]
         lambda: vae.decode(None, width=64, height=64),  # type: ignore[arg-type]
         lambda: vae.decode(device, width=64, height=64).estimates(["a"]),  # type: ignore[list-item]
         lambda: tilewright.Device.from_json(None),  # type: ignore[arg-type]
     ):
-        with pytest.raises(TypeError, match="width|expected Device|expected Plan|expected str or bytes"):
+        with pytest.raises(TypeError, match="width|expected Device|expected Plan|expected str or bytes|path: expected str or PathLike"):
             mistaken()
     says_nothing = tmp_path / "program"
     says_nothing.write_text("#!/bin/sh\necho '{}'\n")

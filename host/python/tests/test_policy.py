@@ -93,7 +93,7 @@ def test_prices_of_the_caller_count(adaptive: tilewright.Policy, quote: model.Va
 
     with pytest.raises(KeyError, match="no table"):
         adaptive.decide(quote.request, capabilities=quote.capabilities, device=quote.device, costs=broken)
-    with pytest.raises(ValueError, match="0 answers for"):
+    with pytest.raises(tilewright.PolicyError, match="0 answers for"):
         adaptive.decide(quote.request, capabilities=quote.capabilities, device=quote.device, costs=short)
 
 
@@ -252,6 +252,12 @@ def test_failed_plans_are_not_tried_again(adaptive: tilewright.Policy, quote: mo
         plans.append(decision.plan)
         attempts.append(decision.failed(records.OutOfMemoryFailure(bytes=2**20)))
         assert [attempt.plan for attempt in decision.record.attempts] == plans[:-1]
+    decision = adaptive.decide(quote, attempts)
+    for wrong in (5, None, decision):
+        with pytest.raises(TypeError, match="failure: expected OutOfMemoryFailure or"):
+            decision.failed(wrong)  # type: ignore[arg-type]
+    with pytest.raises(tilewright.PolicyError, match="step: expected a whole number"):
+        decision.failed(records.OutOfMemoryFailure(bytes=1), step=1.5)  # type: ignore[arg-type]
     # A plan and its failure are enough, and a request takes them as a quote does.
     bare = [records.Attempt(plan=attempt.plan, failure=attempt.failure) for attempt in attempts]
     again = adaptive.decide(quote.request, bare, capabilities=quote.capabilities, device=quote.device, costs=quote)
@@ -266,6 +272,8 @@ def test_all_kinds_of_work_are_decided(adaptive: tilewright.Policy, device: tile
     sample = tilewright.Model(SHAPES / "transformer").denoise(device, width=128, height=128, steps=4)
     decision = adaptive.decide(sample)
     assert decision.plan.weights in ("packed", "expanded") and decision.record.stage == "denoise"
+    with pytest.raises(tilewright.PolicyError, match="done: goes with running"):
+        adaptive.decide(sample, done=2)
     going_on = adaptive.decide(sample, running=decision.plan, done=2)
     assert going_on.record.request == sample.request
     [text] = tilewright.Model(SHAPES / "text_encoder").text(device, tokens=[77])
@@ -331,7 +339,7 @@ def test_errors_are_one_line(adaptive: tilewright.Policy, quote: model.VaeQuote,
         (lambda: tilewright.Policy("a\nb"), r"a\nb"),
         (lambda: tilewright.Policy("adaptive", memory_bytes=-1), "memory_bytes: expected a whole number"),
         (lambda: adaptive.check(seed=-1), "seed: expected a whole number"),
-        (lambda: adaptive.decide(quote, done=-1), "done: expected a whole number"),
+        (lambda: adaptive.decide(quote, running=adaptive.decide(quote).plan, done=-1), "done: expected a whole number"),
     ]:
         with pytest.raises(tilewright.PolicyError) as error:
             wrong()

@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import os
+import pickle
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -218,6 +219,32 @@ def test_a_file_that_changes_while_it_is_sent_is_said(address: str, tmp_path: Pa
                 else:
                     with pytest.raises(tilewright.TilewrightError, match="latent: the file became shorter"):
                         client.decode(file, model="picture")
+
+
+def test_devices_are_no_files(address: str) -> None:
+    with tilewright.Client(address) as client:
+        for device in ("/dev/zero", "/dev/null"):
+            with pytest.raises(tilewright.TilewrightError, match=f"^{device}: it is a device"):
+                client.decode(device, model="picture")
+
+
+def test_arrays_of_another_range_are_refused(address: str) -> None:
+    picture = numpy.zeros((1, 3, 8, 8), numpy.uint8)
+    with tilewright.Client(address) as client:
+        for image in (picture, picture.astype(bool)):
+            with pytest.raises(TypeError, match=r"^image: a picture in .1.1 was expected, not .*: of 0.255 it is x / 127.5 - 1"):
+                client.encode(image, model="picture")
+        for mask in (picture + 255, picture - 1.0, picture * numpy.nan):
+            with pytest.raises(TypeError, match="^mask: values in 0.1 were expected"):
+                client.generate("a", model="picture", image=picture / 255, mask=mask)
+        client.generate("a", model="picture", image=picture / 127.5 - 1, mask=picture + 1)
+
+
+def test_clients_are_pickled_and_jobs_are_not(address: str) -> None:
+    client = pickle.loads(pickle.dumps(tilewright.Client(address, token="secret")))
+    assert client.job("1").id == "1" and client.connection.token == "secret"
+    with pytest.raises(TypeError, match="a job stays with its client"):
+        pickle.dumps(client.job("1"))
 
 
 def test_a_key_is_the_callers(address: str) -> None:

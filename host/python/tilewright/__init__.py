@@ -84,7 +84,15 @@ _PLACES = {
 }
 
 
+#: The modules that have more than these.
+_MODULES = ("api", "errors", "records")
+
+
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        from importlib import import_module
+
+        return import_module(f"{__name__}.{name}")
     place = _PLACES.get(name)
     if place is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

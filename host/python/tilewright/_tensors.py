@@ -32,7 +32,7 @@ def to_safetensors(name: str, value: Any) -> bytes:
     """A file with one tensor, in f32, or f16 if the values are.
 
     Raises:
-        TypeError: the values are no real numbers, or none that NumPy has.
+        TypeError: the values are no real numbers, or none that NumPy has, or beyond what a mask or picture is.
     """
     import numpy
 
@@ -40,9 +40,14 @@ def to_safetensors(name: str, value: Any) -> bytes:
         array: NDArray[Any] = numpy.asarray(value)
         if array.dtype.kind not in REAL:
             raise TypeError(f"real numbers were expected, not {array.dtype}")
+        # A picture of bytes would be taken for one of huge values.
+        if name == "sample" and array.dtype.kind in "biu":
+            raise TypeError(f"a picture in −1…1 was expected, not {array.dtype}: of 0…255 it is x / 127.5 - 1")
         array = numpy.ascontiguousarray(array, dtype="<f2" if array.dtype == numpy.float16 else "<f4")
+        if name == "mask" and array.size and not (0 <= array.min() and array.max() <= 1):
+            raise ValueError(f"values in 0…1 were expected, not {array.min()}…{array.max()}")
     except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(one_line(f"{name}: {error}")) from None
+        raise TypeError(one_line(f"{'image' if name == 'sample' else name}: {error}")) from None
     dtype = "F16" if array.dtype == numpy.float16 else "F32"
     header = json.dumps({name: {"dtype": dtype, "shape": array.shape, "data_offsets": [0, array.nbytes]}}).encode()
     header += b" " * (-len(header) % 8)

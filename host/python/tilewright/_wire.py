@@ -248,6 +248,17 @@ def _unwritable(name: str, value: Any) -> str:
     return f"{name}: expected a text, number, list or mapping, not {type(value).__name__}"
 
 
+def needed(name: str, source: Source) -> Source:
+    """A file without which there is no job.
+
+    Raises:
+        TypeError: it is None.
+    """
+    if source is None:
+        raise TypeError(f"{name}: {EXPECTED}, not None")
+    return source
+
+
 @contextlib.contextmanager
 def opened(files: Mapping[str, Source | None]) -> Generator[dict[str, tuple[str, Any, str]], None, None]:
     """The files of a form. Those that are named by their paths are open until the block ends, and stream."""
@@ -260,8 +271,12 @@ def opened(files: Mapping[str, Source | None]) -> Generator[dict[str, tuple[str,
                 named = cast(str, os.fspath(source))
                 try:
                     file = stack.enter_context(open(named, "rb"))
+                    mode = os.fstat(file.fileno()).st_mode
                 except (OSError, ValueError) as error:
-                    raise TilewrightError(f"{named}: {reason(error)}") from None
+                    raise TilewrightError(f"{named or repr(named)}: {reason(error)}") from None
+                # Some have no end.
+                if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+                    raise TilewrightError(f"{named}: it is a device: name a file or a pipe")
                 content = _sent(named, file)
             # As files, they are sent in pieces: httpx copies bytes as a whole, and more than once.
             elif isinstance(source, (bytes, bytearray, memoryview)):
@@ -279,9 +294,7 @@ def opened(files: Mapping[str, Source | None]) -> Generator[dict[str, tuple[str,
 @contextlib.contextmanager
 def opened_module(source: Source) -> Generator[dict[str, Any], None, None]:
     """The body and headers of a module, which is open until the block ends."""
-    if source is None:
-        raise TypeError(f"module: {EXPECTED}, not None")
-    with opened({"module": source}) as parts:
+    with opened({"module": needed("module", source)}) as parts:
         yield {"content": parts["module"][1].read(), "headers": {"content-type": "application/wasm"}}
 
 

@@ -105,18 +105,18 @@ class AsyncClient:
         **options: Unpack[api.JobOptions],
     ) -> AsyncJob:
         """As `Client.sample`."""
-        files = {"conditioning": conditioning, "negative": negative, "latent": latent, "noise": noise, "mask": mask}
+        files = {"conditioning": _wire.needed("conditioning", conditioning), "negative": negative, "latent": latent, "noise": noise, "mask": mask}
         return await self.submit(_wire.of_sample(model, sample, options), files)
 
     async def decode(self, latent: Source, *, model: str, **options: Unpack[api.JobOptions]) -> AsyncJob:
         """As `Client.decode`."""
-        return await self.submit(_wire.given({**options, "model": model}), {"latent": latent})
+        return await self.submit(_wire.given({**options, "model": model}), {"latent": _wire.needed("latent", latent)})
 
     async def encode(
         self, image: Source, *, model: str, frames: int | None = None, **options: Unpack[api.JobOptions]
     ) -> AsyncJob:
         """As `Client.encode`."""
-        return await self.submit(_wire.of_encode(model, frames, options), {"image": image})
+        return await self.submit(_wire.of_encode(model, frames, options), {"image": _wire.needed("image", image)})
 
     async def job(self, id: str) -> AsyncJob:
         """As `Client.job`."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _wire, api
 from ._connection import Connection, Verify
@@ -64,6 +65,10 @@ class Client:
         """Closes the connections."""
         self.connection.close()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        of = self.connection
+        return functools.partial(type(self), of.address, token=of.token, verify=of.verify), ()
+
     def __enter__(self) -> Self:
         return self
 
@@ -117,7 +122,7 @@ class Client:
             model: the model's name in the server's configuration.
             negative_prompt: the prompt to lead away from; it counts if `cfg` of the sample is not 1.
             image: a picture to begin with, or an array [1, 3, H, W] in −1…1; `denoise` of the sample says how much of it is
-                made again, and its size is the sample's.
+                made again. It gives the sample its size: leave out width and height.
             mask: a picture, white where the other is made again, or an array [1, 1, h, w] of the latent's size, 1 there.
             sample: width and height in pixels, frames, seed, steps, sampler and the like; the model's own where nothing is
                 given.
@@ -150,7 +155,7 @@ class Client:
             sample: width and height in pixels, frames, seed, steps, sampler and the like.
             options: fields of the request, as `format` or `device`.
         """
-        files = {"conditioning": conditioning, "negative": negative, "latent": latent, "noise": noise, "mask": mask}
+        files = {"conditioning": _wire.needed("conditioning", conditioning), "negative": negative, "latent": latent, "noise": noise, "mask": mask}
         return self.submit(_wire.of_sample(model, sample, options), files)
 
     def decode(self, latent: Source, *, model: str, **options: Unpack[api.JobOptions]) -> Job:
@@ -162,7 +167,7 @@ class Client:
             model: the model's name in the server's configuration.
             options: fields of the request, as `format`, `scaled` or `device`.
         """
-        return self.submit(_wire.given({**options, "model": model}), {"latent": latent})
+        return self.submit(_wire.given({**options, "model": model}), {"latent": _wire.needed("latent", latent)})
 
     def encode(
         self, image: Source, *, model: str, frames: int | None = None, **options: Unpack[api.JobOptions]
@@ -175,7 +180,7 @@ class Client:
             frames: the most frames of a clip that are taken.
             options: fields of the request, as `format`, `scaled` or `device`.
         """
-        return self.submit(_wire.of_encode(model, frames, options), {"image": image})
+        return self.submit(_wire.of_encode(model, frames, options), {"image": _wire.needed("image", image)})
 
     def job(self, id: str) -> Job:
         """A job by its id.
@@ -206,7 +211,8 @@ class Client:
         return self.connection.read(api.DeviceList, "GET", "/v1/devices").devices
 
     def decisions(self, **filter: str | int) -> tuple[api.Decision, ...]:
-        """Records of decisions, newest first: a page of those of a `policy`, `route` or `model`."""
+        """Records of decisions, newest first: at most `limit`, by a `policy` or on a `route`, older than that of the job
+        `before`."""
         return self.connection.read(api.Decisions, "GET", "/v1/decisions", params=_wire.query(filter)).decisions
 
     def is_ready(self) -> bool:
@@ -268,6 +274,9 @@ class Job:
     def __init__(self, connection: Connection, state: api.Job) -> None:
         self._connection = connection
         self.state = state
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a job stays with its client: send its id")
 
     def __repr__(self) -> str:
         return f"<Job {self.id} {self.state.state}>"

@@ -18,7 +18,7 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Union
+from typing import IO, Any, NoReturn, Union
 
 import httpx
 
@@ -138,6 +138,9 @@ class Engine(Client):
         dumps(whole)
         self.connection: Child = Child(None if program is None else Path(program), whole)
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an engine stays in its process: make another one there")
+
     def __enter__(self) -> Engine:
         try:
             self.start()
@@ -206,8 +209,7 @@ class Child(Connection):
         """
         self._refuse_forks()
         with self._lock:
-            if self._closed:
-                raise ProgramError("the engine is closed: make another one")
+            self._refuse_closed()
             if self._http is not None and self._listens():
                 return
             self._end_child()
@@ -217,6 +219,10 @@ class Child(Connection):
             self._await_start(child, program)
             self._begin_session()
             self._check_version(program)
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise ProgramError("the engine is closed: make another one")
 
     def _refuse_forks(self) -> None:
         # Before the lock is asked for, which another thread may have held when this process was made.
@@ -424,6 +430,7 @@ class Child(Connection):
         # One at a time, while other requests go on.
         with self._reloads:
             with self._lock:
+                self._refuse_closed()
                 before = self._models.get(name)
                 self._models.update(added)
                 session, child = self._http, self._held.child
@@ -712,7 +719,9 @@ def _misfit(program: str | Path, version: str | None) -> ProgramError | None:
 def _asked_version(program: str | Path) -> str | None:
     """The version that a program says when it is started for nothing else."""
     try:
-        asked = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60, check=False)
+        asked = subprocess.run(
+            [program, "--version"], capture_output=True, encoding="utf-8", errors="replace", timeout=60, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     words = asked.stdout.split()

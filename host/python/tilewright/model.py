@@ -18,7 +18,7 @@ from ._json import encodable, expect, text_of, writing
 from ._kinds import OF_STAGE, CapabilitiesT, CostT, PlanT, RecordT, RequestT
 from ._program import find_program
 from ._toml import SIZE, bytes_of
-from .errors import ModelError, ProgramError, TilewrightError, last_error, last_line
+from .errors import ModelError, ProgramError, TilewrightError, last_error, last_line, one_line
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -278,7 +278,7 @@ class Device:
             return cls.from_json(_content(path), None if host is None else _content(host))
         except ModelError as error:
             name = os.fspath(path)
-            raise error if name in str(error) else ModelError(f"{name}: {error}") from None
+            raise error if one_line(name) in str(error) else ModelError(f"{name}: {error}") from None
 
     @classmethod
     def measure(cls, *, device: str = "auto", program: AnyPath | None = None) -> Device:
@@ -360,7 +360,9 @@ class Model:
     ) -> None:
         from ._extension import native
 
-        names = [os.fspath(path) for path in paths]
+        names: list[str] = []
+        for path in paths:
+            names.append(_path_of(path))
         options: dict[str, Any] = {
             "part": part,
             "family": family,
@@ -377,7 +379,7 @@ class Model:
         self.native = native.Model(names, _request(MODEL_FIELDS, options))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return functools.partial(Model, *self._paths, **self._options), ()
+        return functools.partial(type(self), *self._paths, **self._options), ()
 
     @property
     def kind(self) -> Literal["vae", "video-vae", "transformer", "text-encoder"]:
@@ -449,7 +451,7 @@ class Model:
         return [Quote(quote) for quote in self.native.text(_native_of(device), _request(TEXT_FIELDS, request))]
 
     def __repr__(self) -> str:
-        return f"<tilewright.Model {self.kind} {' '.join(self._paths)}>"
+        return one_line(f"<tilewright.Model {self.kind} {' '.join(self._paths)}>")
 
 
 #: Arguments of a sample of which a later one has no meaning beside the first, as with `tilewright sample`.
@@ -569,7 +571,7 @@ class Quote(Generic[RequestT, CapabilitiesT, PlanT, CostT, RecordT]):
         Raises:
             ModelError: it can't be read.
         """
-        return Quote(self.native.with_history(os.fspath(path)))
+        return Quote(self.native.with_history(_path_of(path)))
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a quote stays in its process: send the model and the device, and ask for the same work there")
@@ -608,9 +610,25 @@ def _decoded(name: str, text: str | bytes) -> str:
         raise ModelError(f"the device's description is no UTF-8 ({error.reason} at byte {error.start})") from None
 
 
+def _path_of(path: AnyPath) -> str:
+    """A path that the system can be asked for.
+
+    Raises:
+        TypeError: it is none.
+        ModelError: no file has such a name.
+    """
+    expect("path", path, str, os.PathLike)
+    name = os.fspath(path)
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        raise ModelError(f"{name!r}: no file has such a name") from None
+    return name
+
+
 def _content(path: AnyPath) -> bytes:
     try:
-        with open(path, "rb") as file:
+        with open(_path_of(path), "rb") as file:
             return file.read()
     except (OSError, ValueError) as error:
         raise ModelError(f"{os.fspath(path)}: {getattr(error, 'strerror', None) or error}") from None

@@ -45,6 +45,10 @@ AnyDevice = Union[model.Device, records.Device]
 Costs = Callable[[Sequence[PlanT]], Iterable[Union[CostT, str]]]
 
 
+#: The reasons why a plan gave no output.
+FAILURES = (records.OutOfMemoryFailure, records.NonFiniteFailure, records.OverLimitFailure)
+
+
 class _Asking(threading.local):
     """The policies that this thread asks with a function of the caller's, which is called meanwhile."""
 
@@ -131,7 +135,7 @@ class Policy:
 
     def __reduce__(self) -> tuple[Any, ...]:
         source, settings, memory_bytes = self._again
-        return functools.partial(Policy, source, settings=settings, memory_bytes=memory_bytes), ()
+        return functools.partial(type(self), source, settings=settings, memory_bytes=memory_bytes), ()
 
     @property
     def identity(self) -> records.PolicyIdentity:
@@ -369,8 +373,8 @@ class Decision(Generic[PlanT, CostT, RecordT]):
 
     @property
     def record(self) -> RecordT:
-        """The decision with all that led to it, as `tilewright decode --dry-run --json` prints it: a line of a file
-        that `tilewright policy replay` reads."""
+        """The decision with all that led to it, as `tilewright decode --dry-run --json` prints it; `to_json` makes it a
+        line of a file that `tilewright policy replay` reads."""
         if self._record is None:
             self._record = self._kind.record.from_json(self._said())
         return cast(RecordT, self._record)
@@ -382,6 +386,8 @@ class Decision(Generic[PlanT, CostT, RecordT]):
             failure: why the plan gave no output.
             step: steps of a sample that were finished before.
         """
+        expect("failure", failure, *FAILURES)
+        step = None if step is None else read_field("step", step, COUNT_OR_NONE, PolicyError)
         said = self._said()
         return self._kind.failed(
             plan=self.plan,
@@ -462,6 +468,8 @@ class _Question:
             f'{{"stage":"{stage}","request":{text_of(request)},"device":{text_of(device)},'
             f'"capabilities":{text_of(capabilities)}'
         ]
+        if done is not None and running is None:
+            raise PolicyError("done: goes with running: give the plan of the work that is under way, too")
         if running is not None:
             expect("running", running, self.kind.plan)
             said.append(f',"running":{text_of(running)}')
@@ -503,7 +511,7 @@ class _Prices:
                 raise TypeError(f"costs: expected a cost or a reason for each plan, not {type(said).__name__}")
             answers = list(cast(Iterable[Any], said))
             if len(answers) != len(asked):
-                raise ValueError(f"costs: {len(answers)} answers for {len(asked)} plans: one for each is needed")
+                raise PolicyError(f"costs: {len(answers)} answers for {len(asked)} plans: one for each is needed")
             return json.dumps([self._told(one) for one in answers])
         except BaseException as error:
             self.failure = error
@@ -526,6 +534,7 @@ class _Prices:
 
 def _setting(name: str, value: records.Value) -> str:
     """A setting as the command line has it."""
+    read_field("settings", name, TEXT, PolicyError)
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return read_field(f"settings: {name}", text, TEXT, PolicyError)
 

@@ -8,13 +8,18 @@ use crate::{error::one_line, state::ServerState};
 pub const RETRY_S: u64 = 5;
 
 /// The bytes that have to be free: many times what storing one job and its end takes.
-const LEAST_FREE: u64 = 1 << 20;
+pub const LEAST_FREE: u64 = 1 << 20;
 
 impl ServerState {
+    /// Bytes that are free where results are; none if the system does not say.
+    pub fn free_bytes(&self) -> Option<u64> {
+        free_bytes(self.jobs.files.data())
+    }
+
     /// Checks that there is room and, after a failed write, that the disk takes writes again. State
     /// that came into force without being written is written then.
     pub fn check_disk(&self) {
-        if let Some(free) = free_bytes(self.jobs.files.data())
+        if let Some(free) = self.free_bytes()
             && free < LEAST_FREE
         {
             let data = self.jobs.files.data().display();

@@ -34,6 +34,7 @@ pub use self::{observer::Followed, stages::split_stages};
 use crate::{
     clock,
     device::DeviceState,
+    disk_check::LEAST_FREE,
     error::one_line,
     job_traces::JobTrace,
     jobs::{StoredJob, deadline, live::JobUpdate},
@@ -50,6 +51,10 @@ const MOST_STARTS: u32 = 1000;
 
 /// The time between two checks for room.
 const ROOM_CHECK: Duration = Duration::from_millis(100);
+
+/// The pauses before work is carried out again for which there was no room.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// The environment variable by which tests name the tag of jobs that crash the server.
 #[cfg(debug_assertions)]
@@ -331,6 +336,7 @@ impl Turn<'_> {
             Ok(None) => return None,
             Err(end) => return Some((T::default(), Err(end))),
         };
+        let mut pause = FIRST_PAUSE;
         loop {
             let (made, end) = work(stored);
             match end {
@@ -341,8 +347,8 @@ impl Turn<'_> {
                 Err(JobEnd::Unwritten(line)) => {
                     tracing::error!(error = line, "{no_room}");
                     self.server.jobs.files.forget_results(&stored.job.id);
-                    match wait_for_room(self.server, stop) {
-                        Ok(true) => {}
+                    match wait_for_room(self.server, stop, pause) {
+                        Ok(true) => pause = LONGEST_PAUSE.min(2 * pause),
                         // The job begins anew after the next start.
                         Ok(false) => return None,
                         Err(end) => return Some((made, Err(end))),
@@ -366,12 +372,16 @@ impl Turn<'_> {
     }
 }
 
-/// Waits until there is room for results again; false if the server ends before.
+/// Waits until there is room for results again; false if the server ends before. Small writes may
+/// go on where a result has no room: it is tried again when more is free than now, or after a
+/// pause, since the system does not say what a quota leaves.
 ///
 /// # Errors
 /// The end of the job, if it has to end meanwhile.
-fn wait_for_room(server: &ServerState, stop: &StopSignal) -> Result<bool, JobEnd> {
-    while server.disk.trouble().is_some() {
+fn wait_for_room(server: &ServerState, stop: &StopSignal, pause: Duration) -> Result<bool, JobEnd> {
+    let (begun, before) = (Instant::now(), server.free_bytes());
+    let is_more = || server.free_bytes().zip(before).is_some_and(|(now, before)| now >= before + LEAST_FREE);
+    while server.disk.trouble().is_some() || (begun.elapsed() < pause && !is_more()) {
         if server.is_draining() {
             return Ok(false);
         }
