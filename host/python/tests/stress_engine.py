@@ -58,9 +58,9 @@ latent = open(sys.argv[2], "rb").read()
 def work():
     while True:
         job = engine.decode(latent, model="picture")
-        print("accepted", flush=True)
+        print("accepted\\n", end="", flush=True)
         job.result()
-        print("done", flush=True)
+        print("done\\n", end="", flush=True)
 
 for _ in range(4):
     threading.Thread(target=work).start()
@@ -161,8 +161,9 @@ def kill_parents(kills: int, seed: int, pause: float) -> str:
                     assert parent.stdout is not None
                     said = [""]
                     while said[-1] != phase:
-                        said.append(parent.stdout.readline().strip())
-                        assert said[-1], f"the process ended before it said {phase}"
+                        line = parent.stdout.readline()
+                        assert line, f"the process ended before it said {phase}"
+                        said.extend(line.split())
                     time.sleep(moment)
                     assert parent.poll() is None, "the process ended before it was killed"
                     parent.kill()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import threading
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any, Union
 
@@ -43,6 +44,41 @@ def session_options(address: str, token: str | None, verify: Verify, transport: 
 _left: list[Any] = []
 
 
+class _Uses:
+    """The threads that use sessions. A session is closed when the last one has left it: if a socket were closed before, its
+    descriptor could become another connection's while a thread is about to read from it."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[httpx.Client] = Counter()
+        self._ended: set[httpx.Client] = set()
+        self._lock = threading.Lock()
+
+    def begin(self, session: httpx.Client) -> None:
+        """A thread begins to use a session."""
+        with self._lock:
+            self._counts[session] += 1
+
+    def end(self, session: httpx.Client) -> None:
+        """It has left it."""
+        with self._lock:
+            self._counts[session] -= 1
+            if self._counts[session]:
+                return
+            del self._counts[session]
+            if session not in self._ended:
+                return
+            self._ended.remove(session)
+        session.close()
+
+    def close(self, session: httpx.Client) -> None:
+        """Closes a session, now or when nobody uses it any more."""
+        with self._lock:
+            if session in self._counts:
+                self._ended.add(session)
+                return
+        session.close()
+
+
 class Connection:
     """A server at an address, for threads.
 
@@ -59,6 +95,7 @@ class Connection:
         self._http: httpx.Client | None = None
         self._lock = threading.RLock()
         self._process = os.getpid()
+        self._uses = _Uses()
 
     def session(self) -> httpx.Client:
         """The session, which is begun if there is none."""
@@ -74,7 +111,7 @@ class Connection:
         their locks."""
         if self._process != os.getpid():
             _left.append(self._http)
-            self._http, self._lock, self._process = None, threading.RLock(), os.getpid()
+            self._http, self._lock, self._process, self._uses = None, threading.RLock(), os.getpid(), _Uses()
 
     def session_at_once(self) -> httpx.Client | None:
         """The session; None if it would have to be waited for."""
@@ -89,18 +126,22 @@ class Connection:
 
     @contextlib.contextmanager
     def _told(self, session: httpx.Client) -> Generator[None, None, None]:
-        """What a session raises becomes an error of this package."""
+        """A session is used meanwhile, and what it raises becomes an error of this package."""
+        uses = self._uses
+        uses.begin(session)
         try:
             yield
         except _wire.FOREIGN as error:
             told = _wire.fault(self.address, error, session) or self.broken(error, session)
             raise told from (None if told is error else error)
+        finally:
+            uses.end(session)
 
     def end_session(self) -> None:
-        """Closes the connections that are open."""
+        """Closes the connections that are open, those in use when they no longer are."""
         session, self._http = self._http, None
         if session is not None:
-            session.close()
+            self._uses.close(session)
 
     def close(self) -> None:
         """Ends the use of the server."""

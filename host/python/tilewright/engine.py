@@ -332,7 +332,7 @@ class Child(Connection):
             self._last_end = self._ending(child)
             child.kill()
         self._held.end_child()
-        # Only now, since nobody waits for an answer any more, and nobody comes to the next program by this session.
+        # Nobody comes to the next program by this session.
         self.end_session()
         if self.folder is not None and self._socket:
             with contextlib.suppress(OSError):
