@@ -188,37 +188,3 @@ impl Basis {
 pub fn default_limit(facts: &Facts) -> u64 {
     (facts.free_bytes as f64 * SHARE_OF_FREE) as u64
 }
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-    use tilewright_plan::Backend;
-
-    use super::*;
-
-    #[test]
-    fn attention_of_a_width_that_is_not_tried_is_not_fused() {
-        let widths = Widths::of(&Everywhere);
-        assert!(widths.is_fused(32, Dtype::F16) && widths.is_known(32));
-        assert!(!widths.is_fused(48, Dtype::F16) && widths.is_known(48));
-        let earlier = Widths(widths.0.into_iter().filter(|tried| tried.width == 64).collect());
-        assert!(earlier.is_known(64) && earlier.is_known(48) && !earlier.is_known(32));
-    }
-
-    #[test]
-    fn a_device_that_makes_no_sense_is_refused() {
-        let device = Facts {
-            backend: Backend::Cpu,
-            name: String::new(),
-            arch: String::new(),
-            compute_units: 1,
-            total_bytes: 1,
-            free_bytes: 1,
-            unified: false,
-            fast_dtypes: vec![Dtype::F32; 2000],
-            hints: Vec::new(),
-        };
-        let line = Basis::of_json(&json!({ "device": device }).to_string()).unwrap_err().to_string();
-        assert!(line.contains("makes no sense (2000 fast types): write it"), "{line}");
-    }
-}
