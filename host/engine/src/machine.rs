@@ -374,13 +374,19 @@ fn loads(text: &str) -> Option<[f64; 2]> {
     Some([average, running.parse::<f64>().ok()? - 1.0])
 }
 
-/// The file of this user's measurements of a device with the current number of threads. Two cards
-/// of one kind have one each.
+/// The file of this user's measurements of a device with the current number of threads and
+/// libtorch. Two cards of one kind have one each, and so have two environments of Python: programs
+/// of both would measure again in turn.
 fn place(device: Device, facts: &Facts) -> Option<PathBuf> {
     let address = device::bus_address(device).unwrap_or_default();
-    let threads = tch::get_num_threads();
-    let device = format!("{}\n{}\n{}\n{threads}\n{address}", facts.name, facts.arch, facts.compute_units);
-    Some(UserFolder::Cache.path()?.join(format!("probe-{:016x}.json", fnv1a(device.as_bytes()))))
+    let file = file_name(facts, tch::get_num_threads(), &address, &libraries::files());
+    Some(UserFolder::Cache.path()?.join(file))
+}
+
+fn file_name(facts: &Facts, threads: i32, address: &str, libraries: &str) -> String {
+    let Facts { name, arch, compute_units, .. } = facts;
+    let of = format!("{name}\n{arch}\n{compute_units}\n{threads}\n{address}\n{libraries}");
+    format!("probe-{:016x}.json", fnv1a(of.as_bytes()))
 }
 
 /// The longest file of measurements that is read, in bytes.
@@ -511,6 +517,24 @@ mod tests {
         assert_eq!(processes.run(true, &measured(40.0, false, true)), 60.0);
         assert_eq!(processes.run(true, &measured(80.0, false, true)), 80.0);
         assert_eq!((processes.run(true, &measured(90.0, false, false)), processes.probes), (80.0, 3), "enough");
+    }
+
+    #[test]
+    fn a_card_or_a_libtorch_of_its_own_keeps_measurements_of_its_own() {
+        let facts: Facts = serde_json::from_value(serde_json::json!({
+            "backend": "rocm", "name": "Card", "arch": "gfx1100", "compute_units": 96, "total_bytes": 1, "free_bytes": 1,
+            "unified": false, "fast_dtypes": [],
+        }))
+        .unwrap();
+        let file = |threads, address, libraries| file_name(&facts, threads, address, libraries);
+        let one = file(2, "0000:01:00.0", "451209129@1796029417");
+        assert_eq!(one, file(2, "0000:01:00.0", "451209129@1796029417"));
+        let others = [
+            file(4, "0000:01:00.0", "451209129@1796029417"),
+            file(2, "0000:02:00.0", "451209129@1796029417"),
+            file(2, "0000:01:00.0", "451209129@1796003442"),
+        ];
+        assert!(!others.contains(&one), "{one}: {others:?}");
     }
 
     #[test]
