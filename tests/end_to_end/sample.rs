@@ -425,7 +425,11 @@ fn what_does_not_go_together_is_refused_in_one_line() {
     let tensors = [("prompt_embeds", vec![1, 1, 32], text), ("pooled_prompt_embeds", shape, pooled)];
     write(&place.path("nan.safetensors"), &tensors);
     write(&place.path("mask.safetensors"), &[("mask", vec![1, 1, 3, 3], vec![1.0; 9])]);
-    let cases: [(&[&str], &str); 16] = [
+    let (shape, _) = tensor(latent.as_ref(), "latent_tensor");
+    let mut bytes = vec![0.0; shape[2] * shape[3]];
+    bytes[1] = 255.0;
+    write(&place.path("bytes.safetensors"), &[("mask", vec![1, 1, shape[2], shape[3]], bytes)]);
+    let cases: [(&[&str], &str); 17] = [
         (&["--transformer", &vae, "--conditioning", &conditioning, "--size", "64x64"], "a VAE, not a transformer"),
         (
             &["--transformer", &latent, "--conditioning", &conditioning, "--size", "64x64"],
@@ -485,6 +489,19 @@ fn what_does_not_go_together_is_refused_in_one_line() {
                 "mask.safetensors",
             ],
             "a mask of [1, 1, 3, 3]",
+        ),
+        (
+            &[
+                "--transformer",
+                &transformer,
+                "--conditioning",
+                &conditioning,
+                "--latent",
+                &latent,
+                "--mask",
+                "bytes.safetensors",
+            ],
+            "bytes.safetensors: a mask of 0…255: values in 0…1 were expected",
         ),
         (
             &["--transformer", &transformer, "--conditioning", &conditioning, "--size", "64x64", "--boundary", "0.9"],

@@ -35,10 +35,20 @@ pub(super) fn mask(path: &Path, shape: &[i64]) -> Result<Tensor> {
                 let reason = format!("a mask of {found:?}: {expected:?} was expected, at the latent's resolution");
                 return Err(Error::input(path, reason));
             }
+            check_shares(path, &mask.tensor)?;
             mask.tensor
         }
     };
     Ok(mask.f_expand(&expected, false)?.f_contiguous()?)
+}
+
+/// Checks that a mask's values are shares: of 0 to 255, samples would run away in silence.
+fn check_shares(path: &Path, mask: &Tensor) -> Result<()> {
+    let (least, most) = (f64::try_from(mask.f_min()?)?, f64::try_from(mask.f_max()?)?);
+    match least >= 0.0 && most <= 1.0 {
+        true => Ok(()),
+        false => Err(Error::input(path, format!("a mask of {least}…{most}: values in 0…1 were expected"))),
+    }
 }
 
 /// True of a safetensors file, by its first bytes: a length, then a JSON object.
