@@ -238,7 +238,7 @@ def kill_children(kills: int, seed: int, pause: float) -> str:
     """
     moments = random.Random(seed)
     with place() as inside, inside.in_force():
-        # Plans that follow from what was measured may differ by rounding from one program to the next.
+        # A policy that learns takes other plans while the machine is busy, whose results differ by rounding.
         with tilewright.Engine(MODELS, device="cpu", policy="fixed") as engine:
             work = Work(engine)
             threads = [threading.Thread(target=work.run, daemon=True) for _ in range(THREADS)]
