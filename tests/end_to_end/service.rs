@@ -40,6 +40,8 @@ mod prompts;
 mod registries;
 #[path = "service/reload.rs"]
 mod reload;
+#[path = "service/remote_vae.rs"]
+mod remote_vae;
 #[path = "service/results.rs"]
 mod results;
 #[path = "service/samples.rs"]

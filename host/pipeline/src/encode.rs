@@ -54,9 +54,17 @@ impl EncodeInput {
     pub fn outline(model: &Model, source: &mut EncodeSource, shown: &str, note: &mut dyn FnMut(&str)) -> Result<Self> {
         let refused = |reason| Err(Error::input(Path::new(shown), reason));
         let (samples, frames) = (source.samples(), source.frames());
+        let check_channels = |source: &EncodeSource, taken: usize| match source.channels() == taken {
+            true => Ok(()),
+            false => {
+                let channels = with_noun(source.channels() as u64, "channel");
+                Err(Error::input(Path::new(shown), format!("{channels}, the VAE takes {taken}")))
+            }
+        };
         match model {
             Model::Picture(vae) => {
                 let (config, _) = vae.encoding()?;
+                check_channels(source, config.image_channels)?;
                 if frames > 1 {
                     return refused(format!(
                         "{frames} frames, and this VAE encodes pictures: give a video VAE, or encode the first frame alone with {} 1",
@@ -74,10 +82,7 @@ impl EncodeInput {
                         "{samples} clips, and an encode takes one: save it alone, as [1, C, T, H, W]"
                     ));
                 }
-                if source.channels() != config.image_channels {
-                    let channels = with_noun(source.channels() as u64, "channel");
-                    return refused(format!("{channels}, the VAE takes {}", config.image_channels));
-                }
+                check_channels(source, config.image_channels)?;
                 source.crop(config.spatial_scale(), note)?;
                 let temporal = config.temporal_scale();
                 let whole = whole_groups(frames, temporal);

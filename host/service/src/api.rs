@@ -14,6 +14,7 @@ mod jobs;
 mod parse_faults;
 mod policies;
 mod profiles;
+mod remote_vae;
 mod results;
 mod routes;
 mod spool;
@@ -79,6 +80,8 @@ fn build_router() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(results::result))
         .routes(routes!(results::preview))
         .routes(routes!(profiles::get))
+        .routes(routes!(remote_vae::decode))
+        .routes(routes!(remote_vae::encode))
         .routes(routes!(decisions::of_job))
         .routes(routes!(decisions::list))
         .routes(routes!(routes::models))
@@ -138,7 +141,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(operations, 28);
+        assert_eq!(operations, 30);
         let text = description.to_string();
         let ids: std::collections::BTreeSet<&str> =
             text.split("\"operationId\":\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();

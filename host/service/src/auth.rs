@@ -132,7 +132,7 @@ pub fn required_role(method: &Method, path: &str) -> Role {
     if method.is_safe() {
         return Role::Read;
     }
-    let of_jobs = ["/v1/jobs", "/actions/submit", "/actions/jobs"];
+    let of_jobs = ["/v1/jobs", "/v1/remote-vae", "/actions/submit", "/actions/jobs"];
     let is_below = |base: &&str| path.strip_prefix(*base).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     if of_jobs.iter().any(is_below) {
         return Role::Submit;
@@ -170,6 +170,7 @@ mod tests {
             ("HEAD", "/metrics", Role::Read),
             ("POST", "/v1/jobs", Role::Submit),
             ("DELETE", "/v1/jobs/1", Role::Submit),
+            ("POST", "/v1/remote-vae/flux/decode", Role::Submit),
             ("POST", "/actions/submit", Role::Submit),
             ("POST", "/actions/jobs/1/cancel", Role::Submit),
             ("POST", "/actions/logout", Role::Read),

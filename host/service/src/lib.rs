@@ -28,6 +28,7 @@ mod models;
 mod notices;
 mod pages;
 mod problem;
+mod remote_vae;
 mod request_body;
 mod server;
 mod state;

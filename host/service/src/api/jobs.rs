@@ -128,22 +128,16 @@ pub async fn read_submission(
     key: Option<IdempotencyKey>,
     from_page: bool,
 ) -> ApiResult<Submission> {
-    let server = &app.server;
     let caller = app.auth.caller_name(&request);
     let is_known = match key.clone() {
         Some(key) => app.blocking(move |app| Ok(app.server.jobs.store.find_by_key(&key)?.is_some())).await?,
         None => false,
     };
-    if server.is_draining() {
+    if app.server.is_draining() {
         return Err(Refusal::ShuttingDown.into());
     }
     if !is_known {
-        server.check_writable().inspect_err(|_| server.metrics.count_refused("unable"))?;
-    }
-    // Before the body is read, so that a caller of a full server learns it at once.
-    if let Some(seconds) = server.devices.retry_after().filter(|_| !is_known) {
-        server.metrics.count_refused("full");
-        return Err(Refusal::QueueFull(seconds).into());
+        check_room(app)?;
     }
     let (job, uploads) = if is_media(request.headers(), "application/json") && !from_page {
         check_length(request.headers(), REQUEST)?;
@@ -167,6 +161,26 @@ pub async fn read_submission(
         return Err(Problem::unsupported("expected application/json or multipart/form-data"));
     };
     Ok(Submission { job, uploads, key, caller })
+}
+
+/// Checks that a job would be taken at present: before its body is read, so that a caller of a full
+/// server learns it at once.
+///
+/// # Errors
+/// The server ends, or its queues are full, or its disk takes nothing.
+pub fn check_room(app: &App) -> ApiResult<()> {
+    let server = &app.server;
+    if server.is_draining() {
+        return Err(Refusal::ShuttingDown.into());
+    }
+    server.check_writable().inspect_err(|_| server.metrics.count_refused("unable"))?;
+    match server.devices.retry_after() {
+        Some(seconds) => {
+            server.metrics.count_refused("full");
+            Err(Refusal::QueueFull(seconds).into())
+        }
+        None => Ok(()),
+    }
 }
 
 /// Accepts a submission.

@@ -174,7 +174,7 @@ pub async fn preview(State(app): State<App>, PathName(id): PathName) -> ApiResul
 
 /// A file, or a part of it; another status if there is none. It is read as the caller takes it,
 /// and is open until then: what is deleted meanwhile arrives whole.
-async fn serve_file(path: &Path, part: Option<RangeInclusive<u64>>) -> Response {
+pub async fn serve_file(path: &Path, part: Option<RangeInclusive<u64>>) -> Response {
     let mut request = Request::new(Body::empty());
     let range = part.and_then(|part| HeaderValue::try_from(format!("bytes={}-{}", part.start(), part.end())).ok());
     request.headers_mut().extend(range.map(|range| (header::RANGE, range)));

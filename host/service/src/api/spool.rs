@@ -55,7 +55,7 @@ impl Spool {
 
 /// The answer to an upload that can't be written. Readiness says so, too, until the disk takes
 /// writes again.
-fn unwritten(server: &ServerState, error: &io::Error) -> Problem {
+pub fn unwritten(server: &ServerState, error: &io::Error) -> Problem {
     if error.kind() == io::ErrorKind::FileTooLarge {
         // Nothing is wrong with the disk, and a later try would end the same.
         return Problem::too_large("no file may be that large on the server: send less at once");

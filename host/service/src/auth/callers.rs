@@ -9,6 +9,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use axum::http::{HeaderMap, HeaderValue, header};
+use base64::{Engine, engine::general_purpose::STANDARD};
 use subtle::ConstantTimeEq;
 use tilewright_config::{Role, Server};
 use uuid::Uuid;
@@ -175,16 +176,28 @@ impl Callers {
         if !self.has_tokens() {
             return Some(Caller { name: ANYBODY.into(), role: Role::Operate });
         }
-        let bearer = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).and_then(|value| {
-            let (scheme, rest) = value.split_at_checked(7)?;
-            scheme.eq_ignore_ascii_case(b"bearer ").then_some(rest)
-        });
-        if let Some(given) = bearer {
-            return self.find_by_token(hash(given));
+        if let Some(given) = headers.get(header::AUTHORIZATION).and_then(token) {
+            return self.find_by_token(hash(&given));
         }
         let session = self.sessions().get(&hash(cookie(headers)?.as_bytes()))?.clone();
         if session.began.elapsed() < SESSION { self.find_by_token(session.token) } else { None }
     }
+}
+
+/// The token of a header: the bearer's or, of clients that only know addresses such as
+/// `https://any:TOKEN@server`, the password.
+fn token(authorization: &HeaderValue) -> Option<Vec<u8>> {
+    let value = authorization.as_bytes();
+    let rest = |scheme: &[u8]| {
+        let (given, rest) = value.split_at_checked(scheme.len())?;
+        given.eq_ignore_ascii_case(scheme).then_some(rest)
+    };
+    if let Some(token) = rest(b"bearer ") {
+        return Some(token.to_vec());
+    }
+    let pair = STANDARD.decode(rest(b"basic ")?).ok()?;
+    let name = pair.iter().position(|byte| *byte == b':')?;
+    Some(pair[name + 1..].to_vec())
 }
 
 fn cookie(headers: &HeaderMap) -> Option<&str> {
@@ -232,6 +245,9 @@ mod tests {
             (format!("Bearer {FIRST}0"), None),
             ("Bearer ".into(), None),
             (format!("Basic {FIRST}"), None),
+            (format!("Basic {}", STANDARD.encode(format!("any:{SECOND}"))), Some("board")),
+            (format!("Basic {}", STANDARD.encode(format!(":{SECOND}"))), Some("board")),
+            (format!("Basic {}", STANDARD.encode(SECOND)), None),
             (String::new(), None),
         ] {
             let caller = callers.identify(&headers(header::AUTHORIZATION, &value));
