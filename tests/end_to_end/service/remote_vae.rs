@@ -154,6 +154,9 @@ fn scaled_and_packed_latents_are_the_same_picture() {
     // The model's own, which is the same.
     near(&asked(&shape, "&do_scaling=True", &scaled));
     near(&asked(&shape, "&do_scaling=False&scaling=ignored&height=1&width=1", &sent));
+    // The client asks for the model's own beside a shift, too.
+    let shifted: Vec<f32> = sent.iter().map(|value| value - 0.5).collect();
+    near(&asked(&shape, "&do_scaling=True&shift_factor=0.5", &shifted));
     // `FluxPipeline._pack_latents`.
     let mut packed = Vec::new();
     for row in 0..height / 2 {
@@ -202,6 +205,14 @@ fn clips_and_encodes_are_served() {
     }
     let line = asked("&output_type=pil", ("Accept", "image/jpeg")).problem(400);
     assert!(line.contains("a clip is no picture"), "{line}");
+    // One frame of a clip is a picture.
+    let still =
+        ask(&server, "clip/decode", &query(&[1, 16, 4, 4], "float32", ""), ("Accept", "image/jpeg"), &body[..1024]);
+    assert_eq!((still.status, header(&still, "content-type")), (200, "image/jpeg"));
+    // Sound values of which none come.
+    let huge = bytes(&[3e38; 256], "float32");
+    let line = ask(&server, "clip/decode", &query(&[1, 16, 4, 4], "float32", ""), TENSOR, &huge).problem(422);
+    assert!(line.contains("values are NaN or infinite"), "{line}");
     // A picture's file, and its tensor.
     let picture = image::RgbImage::from_fn(48, 32, |x, y| image::Rgb([(x * 5) as u8, (y * 7) as u8, 90]));
     place.write("picture.png", png(&picture));
@@ -222,6 +233,9 @@ fn clips_and_encodes_are_served() {
     assert_eq!(found, own_shape);
     let most = latents.iter().zip(&own).map(|(found, own)| (found - (own - 0.5) * 2.0).abs()).fold(0.0_f32, f32::max);
     assert!(most < 1e-4, "{most}");
+    let large = query(&[1, 3, 32, 48], "float16", "&scaling_factor=1e9");
+    let line = encoded(&large, &bytes(&sent, "float16")).problem(422);
+    assert!(line.contains("don't fit in float16"), "{line}");
     assert_eq!(server.end(), 0);
 }
 
@@ -251,7 +265,15 @@ fn requests_that_make_no_sense_are_one_line() {
         (refused("picture/decode", &right, 400, &[]), "the body has 0 bytes"),
         (refused("picture/decode", &query(&[1 << 24; 5], "float32", ""), 400, &body), "more than any file has"),
         (refused("picture/decode", &format!("{right}&scaling_factor=nan"), 400, &body), "scaling_factor=nan"),
-        (refused("picture/decode", &right, 422, &infinite), "latent: "),
+        (refused("picture/decode", &right, 422, &infinite), "latent: 1 of its values are NaN or infinite"),
+        (
+            refused("picture/decode", &format!("{right}&shift_factor=3e38&scaling_factor=1e-38"), 422, &body),
+            "are NaN or infinite without their scaling",
+        ),
+        (
+            refused("encoder/encode", &query(&[1, 3, 8, 8], "float32", ""), 422, &infinite[..768]),
+            "image: 1 of its values are NaN",
+        ),
         (refused("picture/decode", &query(&[1, 4, 8, 8], "float32", ""), 422, &body[..1024]), "latent: "),
         (refused("picture/decode", &format!("{right}&tag=%20"), 422, &body), "tag: "),
         (refused("encoder/encode", "", 422, b"no picture"), "image: "),

@@ -14,6 +14,7 @@ use futures_util::{StreamExt, stream};
 use tempfile::NamedTempFile;
 use tilewright_models::Checkpoint;
 use tilewright_pipeline::Model;
+use tilewright_plan::{Failure, Record};
 use tilewright_service_api::{EncodeFields, Job, JobRequest, JobState, OutputFormat};
 use tokio::sync::broadcast::error::RecvError;
 
@@ -82,7 +83,7 @@ pub async fn decode(State(app): State<App>, PathName(model): PathName, request: 
     check_bytes(&parameters, element, raw.bytes)?;
     let held = if packed.is_some() { HELD.saturating_mul(raw.bytes) } else { 0 };
     let turn = app.inspections.acquire(&caller, held).await?;
-    let scaling = Scaling { factor: parameters.scaling_factor, shift: parameters.shift_factor };
+    let scaling = parameters.scaling();
     let latent = write_input(&app, raw.file, parameters.shape.clone(), (element, "latent", scaling, packed)).await?;
     drop(turn);
     let (format, arrangement, element) = match output {
@@ -96,7 +97,7 @@ pub async fn decode(State(app): State<App>, PathName(model): PathName, request: 
     let job = JobRequest {
         model,
         format: Some(format),
-        scaled: parameters.do_scaling && parameters.scaling_factor.is_none(),
+        scaled: parameters.has_own_scaling(),
         fps: parameters.fps,
         tag: parameters.tag,
         ..JobRequest::default()
@@ -153,14 +154,13 @@ pub async fn encode(State(app): State<App>, PathName(model): PathName, request: 
     let job = JobRequest {
         model,
         format: Some(OutputFormat::Safetensors),
-        scaled: parameters.do_scaling && parameters.scaling_factor.is_none(),
+        scaled: parameters.has_own_scaling(),
         tag: parameters.tag.clone(),
         encode: Some(EncodeFields::default()),
         ..JobRequest::default()
     };
     let job = carry_out(&app, job, (Input::Image, image), caller).await?;
-    let scaling = Scaling { factor: parameters.scaling_factor, shift: parameters.shift_factor };
-    answer_tensor(&app, &job, "latent", Arrangement::Scaled(scaling), element).await
+    answer_tensor(&app, &job, "latent", Arrangement::Scaled(parameters.scaling()), element).await
 }
 
 fn parameters(request: &Request) -> ApiResult<Parameters> {
@@ -170,7 +170,12 @@ fn parameters(request: &Request) -> ApiResult<Parameters> {
 /// True of a client that takes a tensor where others take a picture's file.
 fn takes_tensors(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    accepted.flat_map(|text| text.split(',')).any(|media| media.trim().starts_with(TENSOR))
+    accepted.flat_map(|text| text.split(',')).any(|media| {
+        let mut parts = media.split(';').map(str::trim);
+        let is_meant = parts.next().is_some_and(|name| name.eq_ignore_ascii_case(TENSOR));
+        let weight = parts.find_map(|part| part.strip_prefix("q=")?.parse().ok()).unwrap_or(1.0_f32);
+        is_meant && weight > 0.0
+    })
 }
 
 fn element(parameters: &Parameters) -> ApiResult<Element> {
@@ -199,7 +204,7 @@ async fn with_vae<T: Send + 'static>(
 
 /// Refuses a clip where a picture's file is wanted.
 fn check_output(output: Output, takes_tensors: bool, vae: &Model, shape: &[i64]) -> ApiResult<()> {
-    let is_clip = vae.is_video() && shape.get(2).is_some_and(|frames| *frames > 1);
+    let is_clip = vae.is_video() && shape.len() == 5 && shape[2] > 1;
     match output == Output::Picture && !takes_tensors && is_clip {
         true => Err(Problem::bad_request("output_type=pil: a clip is no picture: expected pt, mp4, or a processor")),
         false => Ok(()),
@@ -218,8 +223,11 @@ fn packed(parameters: &Parameters, vae: &Model) -> ApiResult<Option<[i64; 2]>> {
             // As `FluxPipeline._unpack_latents` rounds.
             let side = |pixels: i64| 2 * (pixels / (2 * i64::from(vae.spatial_scale())));
             let (height, width) = (side(height), side(width));
+            if height * width == 0 {
+                return Err(Problem::bad_request("height and width: less than packed latents stand for"));
+            }
             let expected = [shape[0], height * width / 4, 4 * vae.latent_channels() as i64];
-            match *shape == expected && height * width > 0 {
+            match *shape == expected {
                 true => Ok(Some([height, width])),
                 false => Err(wrong_shape(&format!("{expected:?} for this height and width"), shape)),
             }
@@ -275,11 +283,17 @@ async fn write_input(
     (element, name, scaling, packed): (Element, &'static str, Scaling, Option<[i64; 2]>),
 ) -> ApiResult<NamedTempFile> {
     app.blocking(move |app| {
+        let part = if name == "sample" { "image" } else { name };
         let mut input = app.server.create_upload()?;
         let tensor = remote_vae::Input { path: raw.path(), shape: &shape, element };
         let file: &mut File = input.as_file_mut();
-        tensor.write(file, name, scaling, packed).map_err(|error| unwritten(&app.server, &error))?;
-        Ok(input)
+        match tensor.write(file, name, scaling, packed).map_err(|error| unwritten(&app.server, &error))? {
+            0 => Ok(input),
+            unsound => {
+                let after = if scaling == Scaling::default() { "" } else { " without their scaling" };
+                Err(Problem::invalid(format!("{part}: {unsound} of its values are NaN or infinite{after}")))
+            }
+        }
     })
     .await
 }
@@ -336,10 +350,24 @@ async fn carry_out(
         JobState::Done => return Ok(ended),
         JobState::Cancelled => StatusCode::CONFLICT,
         JobState::Expired => StatusCode::GATEWAY_TIMEOUT,
+        // Values that no type holds come of those that were sent.
+        JobState::Failed if has_unsound_result(app, &ended.id).await? => StatusCode::UNPROCESSABLE_ENTITY,
         JobState::Queued | JobState::Running | JobState::Failed => StatusCode::INTERNAL_SERVER_ERROR,
     };
     let why = ended.error.map_or_else(String::new, |error| format!(": {error}"));
     Err(Problem::new(status, format!("the job {} is {}{why}", ended.id, ended.state.name())))
+}
+
+/// True if a job's last attempt made values that are NaN or infinite.
+async fn has_unsound_result(app: &App, id: &str) -> ApiResult<bool> {
+    let id = id.to_owned();
+    app.blocking(move |app| {
+        let record = app.server.jobs.store.record(&id)?;
+        let record = record.and_then(|text| serde_json::from_str::<Record>(&text).ok());
+        let last = record.as_ref().and_then(|record| record.attempts.last());
+        Ok(last.is_some_and(|attempt| matches!(attempt.failure, Failure::NonFinite { .. })))
+    })
+    .await
 }
 
 /// The first result of a job, as it is.
@@ -365,7 +393,13 @@ async fn answer_tensor(
     let values = app.blocking(move |_| {
         let gone = || Problem::new(StatusCode::GONE, "the result is no longer there");
         let file = Checkpoint::open(paths.first().ok_or_else(gone)?).map_err(|_| gone())?;
-        Values::new(file, name, arrangement, element).ok_or_else(gone)
+        let values = Values::new(file, name, arrangement, element).ok_or_else(gone)?;
+        match values.overflows() {
+            false => Ok(values),
+            true => {
+                Err(Problem::invalid(format!("the latents don't fit in {}: send a tensor in float32", element.name())))
+            }
+        }
     });
     let values = values.await?;
     let shape = serde_json::to_string(&values.shape()).map_err(|error| Problem::internal(&error))?;

@@ -47,13 +47,13 @@ pub struct Input<'a> {
 }
 
 impl Input<'_> {
-    /// Writes a .safetensors in f32 with the tensor under a name, without a scaling. Flux' packed
-    /// latents [N, height · width / 4, 4 · C], of which each token is a square of 2 by 2, become
+    /// Writes a .safetensors in f32 with the tensor under a name, without a scaling, and returns the
+    /// number of values that are NaN or infinite then. Flux' packed latents [N, height · width / 4, 4 · C], of which each token is a square of 2 by 2, become
     /// [N, C, height, width] if those two are given.
     ///
     /// # Errors
     /// A file can't be read or written.
-    pub fn write(&self, to: &mut File, name: &str, scaling: Scaling, packed: Option<[i64; 2]>) -> io::Result<()> {
+    pub fn write(&self, to: &mut File, name: &str, scaling: Scaling, packed: Option<[i64; 2]>) -> io::Result<usize> {
         let values: i64 = self.shape.iter().product();
         let shape = match packed {
             Some([height, width]) => vec![self.shape[0], self.shape[2] / 4, height, width],
@@ -70,23 +70,27 @@ impl Input<'_> {
         to.write_all(&(header.len() as u64).to_le_bytes())?;
         to.write_all(header.as_bytes())?;
         let from = File::open(self.path)?;
+        let mut unsound = 0;
+        let mut write = |values: Vec<f32>| {
+            let values: Vec<f32> = values.into_iter().map(|value| scaling.remove(value)).collect();
+            unsound += values.iter().filter(|value| !value.is_finite()).count();
+            to.write_all(&Element::Float32.write(values.into_iter()))
+        };
+        let mut bytes = Vec::new();
         match packed {
             Some([height, width]) => {
-                let mut bytes = Vec::new();
                 (&from).read_to_end(&mut bytes)?;
-                let values = unpacked(&self.element.read(&bytes), shape[1] as usize, [height as usize, width as usize]);
-                to.write_all(&Element::Float32.write(values.into_iter().map(|value| scaling.remove(value))))?;
+                write(unpacked(&self.element.read(&bytes), shape[1] as usize, [height as usize, width as usize]))?;
             }
             None => {
-                let mut bytes = Vec::new();
                 while (&from).take((PIECE * self.element.bytes()) as u64).read_to_end(&mut bytes)? > 0 {
-                    let values = self.element.read(&bytes).into_iter().map(|value| scaling.remove(value));
-                    to.write_all(&Element::Float32.write(values))?;
+                    write(self.element.read(&bytes))?;
                     bytes.clear();
                 }
             }
         }
-        to.flush()
+        to.flush()?;
+        Ok(unsound)
     }
 }
 
@@ -122,12 +126,26 @@ mod tests {
             std::fs::write(&raw, element.write(values.iter().copied())).unwrap();
             let input = Input { path: &raw, shape: &[2, 4, 3, 5], element };
             let scaling = Scaling { factor: Some(0.5), shift: Some(1.0) };
-            input.write(&mut File::create(&written).unwrap(), "latent", scaling, None).unwrap();
+            let unsound = input.write(&mut File::create(&written).unwrap(), "latent", scaling, None).unwrap();
+            assert_eq!(unsound, 0);
             let file = Checkpoint::open(&written).unwrap();
             let found = file.values("latent", &[2, 4, 3, 5]).unwrap();
             let expected: Vec<f32> = values.iter().map(|value| value / 0.5 + 1.0).collect();
             assert_eq!(found, expected, "{element:?}");
             assert!(found.iter().zip(&values).all(|(found, value)| scaling.apply(*found) == *value));
+        }
+    }
+
+    #[test]
+    fn values_that_are_no_numbers_are_counted_as_they_are_after_scaling() {
+        let folder = tempfile::tempdir().unwrap();
+        let [raw, written] = ["raw", "written"].map(|name| folder.path().join(name));
+        std::fs::write(&raw, Element::Float32.write([f32::NAN, 1e38, 1.0, f32::INFINITY].into_iter())).unwrap();
+        let input = Input { path: &raw, shape: &[1, 1, 2, 2], element: Element::Float32 };
+        for (factor, expected) in [(None, 2), (Some(1e-3), 3)] {
+            let scaling = Scaling { factor, shift: None };
+            let unsound = input.write(&mut File::create(&written).unwrap(), "latent", scaling, None).unwrap();
+            assert_eq!(unsound, expected);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The parameters of a request, which are all in its query. Those that this server does not know
 //! are no concern of it: clients send some for others.
 
-use super::Element;
+use super::{Element, Scaling};
 use crate::problem::{ApiResult, Problem};
 
 /// The form of an answer to a decode.
@@ -33,7 +33,7 @@ pub struct Parameters {
     pub scaling_factor: Option<f64>,
     /// Latents are less by this before they are scaled.
     pub shift_factor: Option<f64>,
-    /// Latents carry the model's own scaling, if no factor is given.
+    /// Latents carry the model's own scaling, unless factors are given.
     pub do_scaling: bool,
     /// Pixels of the picture of packed latents.
     pub height: Option<i64>,
@@ -43,6 +43,19 @@ pub struct Parameters {
     pub fps: Option<String>,
     /// The job's tag.
     pub tag: Option<String>,
+}
+
+impl Parameters {
+    /// The scaling that is given.
+    pub fn scaling(&self) -> Scaling {
+        Scaling { factor: self.scaling_factor, shift: self.shift_factor }
+    }
+
+    /// True if latents carry the model's own scaling. The client asks for it whenever it gives no
+    /// factor, and so beside a shift, too.
+    pub fn has_own_scaling(&self) -> bool {
+        self.do_scaling && self.scaling() == Scaling::default()
+    }
 }
 
 /// The most axes of a tensor, and the longest axis.
@@ -86,7 +99,7 @@ impl Parameters {
                 "do_scaling" => found.do_scaling = read.flag()?,
                 "scaling_factor" => {
                     let factor = read.number()?;
-                    if factor == 0.0 {
+                    if factor as f32 == 0.0 {
                         return Err(read.refuse("a number other than 0"));
                     }
                     found.scaling_factor = Some(factor);
@@ -123,7 +136,8 @@ impl Reading<'_> {
     }
 
     fn number(&self) -> ApiResult<f64> {
-        let number = self.value.parse().ok().filter(|number: &f64| number.is_finite());
+        // Values are scaled in single precision.
+        let number = self.value.parse().ok().filter(|number: &f64| (*number as f32).is_finite());
         number.ok_or_else(|| self.refuse("a finite number"))
     }
 
@@ -182,6 +196,8 @@ mod tests {
             ("output_type=gif", "output_type=gif: expected pil, pt or mp4"),
             ("image_format=bmp", "image_format=bmp: expected jpg or png"),
             ("scaling_factor=0", "scaling_factor=0: expected a number other than 0"),
+            ("scaling_factor=1e-46", "scaling_factor=1e-46: expected a number other than 0"),
+            ("scaling_factor=1e39", "scaling_factor=1e39: expected a finite number"),
             ("scaling_factor=inf", "scaling_factor=inf: expected a finite number"),
             ("shift_factor=x", "shift_factor=x: "),
             ("do_scaling=maybe", "do_scaling=maybe: expected True or False"),

@@ -69,6 +69,17 @@ impl Values {
         self.shape().iter().product::<usize>() * self.element.bytes()
     }
 
+    /// True if a value is beyond what the answer's type has, though the file's is not.
+    pub fn overflows(&self) -> bool {
+        let Arrangement::Scaled(scaling) = self.arrangement else { return false };
+        let values: usize = self.extents.iter().product();
+        (0..values).step_by(PIECE).any(|first| {
+            let piece = self.values(first, PIECE);
+            let written = self.element.write(piece.iter().map(|value| scaling.apply(*value)));
+            self.element.read(&written).iter().zip(&piece).any(|(found, own)| !found.is_finite() && own.is_finite())
+        })
+    }
+
     /// Values of the file from one on, at most `count` of them.
     fn values(&self, first: usize, count: usize) -> Vec<f32> {
         let bytes = self.file.bytes(&self.name).unwrap_or_default();
