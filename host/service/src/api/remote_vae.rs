@@ -44,14 +44,15 @@ const HELD: u64 = 5;
 
 /// Decode latents for diffusers
 ///
-/// The server of `diffusers.utils.remote_utils.remote_decode`, whose `endpoint` is this address. The
-/// body is the latents' bytes; the query has their `shape`, once for each axis, and `dtype`, and
-/// what is wanted: `output_type` (pil, pt or mp4), `image_format` (jpg or png),
-/// `partial_postprocess`, `scaling_factor` and `shift_factor` that the latents carry, or `do_scaling`
-/// for the model's own, `height` and `width` of the picture of Flux' packed latents, and, which the
-/// client does not send, `fps` of a clip and the job's `tag`. Other parameters are ignored. A tensor is answered in the type of the latents, with its
-/// extents and its type in the headers `shape` and `dtype`. The decode is a job like any other; it is
-/// cancelled if the client goes away.
+/// The server of `diffusers.utils.remote_utils.remote_decode`, whose `endpoint` is this address.
+/// The body is the latents' bytes; the query has their `shape`, once for each axis, and `dtype`,
+/// and what is wanted: `output_type` (pil, pt or mp4), `image_format` (jpg or png),
+/// `partial_postprocess`, `scaling_factor` and `shift_factor` that the latents carry, or
+/// `do_scaling` for the model's own, `height` and `width` of the picture of Flux' packed latents,
+/// and, which the client does not send, `fps` of a clip and the job's `tag`. Other parameters are
+/// ignored. A tensor is answered in the type of the latents, with its extents and its type in the
+/// headers `shape` and `dtype`. The decode is a job like any other; it is cancelled if the client
+/// goes away.
 #[utoipa::path(
     post, path = "/v1/remote-vae/{model}/decode", operation_id = "remoteDecode",
     params(
@@ -111,11 +112,11 @@ pub async fn decode(State(app): State<App>, PathName(model): PathName, request: 
 
 /// Encode pictures for diffusers
 ///
-/// The server of `diffusers.utils.remote_utils.remote_encode`, whose `endpoint` is this address. The
-/// body is a picture's file, or the bytes of a tensor in −1…1 whose `shape` and `dtype` the query has.
-/// The answer is the latents' bytes, in the type of the tensor or, of a file, in float32, with their
-/// extents and type in the headers `shape` and `dtype`: the means, scaled by `scaling_factor` and
-/// `shift_factor` if they are given.
+/// The server of `diffusers.utils.remote_utils.remote_encode`, whose `endpoint` is this address.
+/// The body is a picture's file, or the bytes of a tensor in −1…1 whose `shape` and `dtype` the
+/// query has. The answer is the latents' bytes, in the type of the tensor or, of a file, in
+/// float32, with their extents and type in the headers `shape` and `dtype`: the means, scaled by
+/// `scaling_factor` and `shift_factor` if they are given.
 #[utoipa::path(
     post, path = "/v1/remote-vae/{model}/encode", operation_id = "remoteEncode",
     params(

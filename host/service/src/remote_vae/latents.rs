@@ -11,12 +11,12 @@ use super::Element;
 /// Values that are read at once.
 const PIECE: usize = 1 << 18;
 
-/// The scaling that latents carry: `(latent − shift) · factor`, as diffusers' pipelines apply it.
+/// The scaling of latents: `(latent − shift) · factor`, as diffusers' pipelines apply it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Scaling {
     /// The factor, if there is one.
     pub factor: Option<f64>,
-    /// What is taken away before.
+    /// The value that is taken away before.
     pub shift: Option<f64>,
 }
 
@@ -47,9 +47,10 @@ pub struct Input<'a> {
 }
 
 impl Input<'_> {
-    /// Writes a .safetensors in f32 with the tensor under a name, without a scaling, and returns the
-    /// number of values that are NaN or infinite then. Flux' packed latents [N, height · width / 4, 4 · C], of which each token is a square of 2 by 2, become
-    /// [N, C, height, width] if those two are given.
+    /// Writes a .safetensors in f32 with the tensor under a name, without a scaling, and returns
+    /// the number of values that are NaN or infinite then. Flux' packed latents [N, height · width
+    /// / 4, 4 · C], of which each token is a square of 2 by 2, become [N, C, height, width] if
+    /// those two are given.
     ///
     /// # Errors
     /// A file can't be read or written.
