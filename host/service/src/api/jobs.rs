@@ -288,11 +288,7 @@ async fn receive_file(app: &App, mut part: FormPart<'_>, most: u64) -> ApiResult
     let may_be_missing = part.has_no_file_name();
     let mut spool = Spool::new(app).await?;
     while let Some(chunk) = part.chunk().await? {
-        if spool.bytes + chunk.len() as u64 > most {
-            app.server.metrics.count_refused("too_large");
-            return Err(Refusal::TooLarge(most).into());
-        }
-        spool.write(&chunk).await?;
+        spool.write_within(&chunk, most).await?;
     }
     if spool.bytes == 0 && may_be_missing { Ok(None) } else { spool.finish().await.map(Some) }
 }

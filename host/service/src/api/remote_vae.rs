@@ -266,11 +266,7 @@ async fn receive(app: &App, request: Request) -> ApiResult<Received> {
     let mut spool = Spool::new(app).await?;
     while let Some(chunk) = body.next().await {
         let chunk = chunk.map_err(|error| body_problem(&error, most))?;
-        if spool.bytes + chunk.len() as u64 > most {
-            app.server.metrics.count_refused("too_large");
-            return Err(Refusal::TooLarge(most).into());
-        }
-        spool.write(&chunk).await?;
+        spool.write_within(&chunk, most).await?;
     }
     let bytes = spool.bytes;
     Ok(Received { file: spool.finish().await?, bytes })

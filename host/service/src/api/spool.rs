@@ -7,6 +7,7 @@ use tilewright_rollout::is_full;
 use tokio::io::AsyncWriteExt;
 
 use crate::{
+    accept::Refusal,
     app::App,
     problem::{ApiResult, Problem},
     state::ServerState,
@@ -41,6 +42,18 @@ impl Spool {
     pub async fn write(&mut self, chunk: &[u8]) -> ApiResult<()> {
         self.bytes += chunk.len() as u64;
         self.writing.write_all(chunk).await.map_err(|error| unwritten(&self.server, &error))
+    }
+
+    /// Appends a chunk of an upload that may have `most` bytes in all.
+    ///
+    /// # Errors
+    /// It has more, or the disk does not take it.
+    pub async fn write_within(&mut self, chunk: &[u8], most: u64) -> ApiResult<()> {
+        if self.bytes + chunk.len() as u64 > most {
+            self.server.metrics.count_refused("too_large");
+            return Err(Refusal::TooLarge(most).into());
+        }
+        self.write(chunk).await
     }
 
     /// Ends the writing and returns the whole file.
