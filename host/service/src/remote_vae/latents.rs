@@ -40,7 +40,7 @@ impl Scaling {
 pub struct Input<'a> {
     /// The file of its bytes and nothing else.
     pub path: &'a Path,
-    /// Its extents.
+    /// Extents of the tensor.
     pub shape: &'a [i64],
     /// The type of its values.
     pub element: Element,
