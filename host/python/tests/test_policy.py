@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import gc
 import json
 import os
 import pickle
@@ -11,6 +12,7 @@ import signal
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -70,6 +72,26 @@ def test_a_request_is_decided_as_its_quote(adaptive: tilewright.Policy, quote: m
     assert of_quote.fallback is None and of_quote.decision_ms > 0
     # Without prices, adaptive has nothing to go by: whatever it answers, there is a plan.
     assert adaptive.decide(quote.request, **asked).plan
+
+
+def test_a_policy_lets_go_of_the_callers_prices(quote: model.VaeQuote) -> None:
+    class Holder:
+        def __init__(self) -> None:
+            self.policy = tilewright.Policy("adaptive")
+
+        def costs(self, plans: Sequence[records.Plan]) -> list[records.Cost | str]:
+            return quote.estimates(plans)
+
+    def asked() -> weakref.ref[Holder]:
+        holder = Holder()
+        holder.policy.decide(
+            quote.request, capabilities=quote.capabilities, device=quote.device, costs=holder.costs
+        )
+        return weakref.ref(holder)
+
+    holder = asked()
+    gc.collect()
+    assert holder() is None
 
 
 def test_prices_of_the_caller_count(adaptive: tilewright.Policy, quote: model.VaeQuote) -> None:

@@ -267,8 +267,11 @@ class Policy:
             if not callable(costs):
                 raise TypeError(f"costs: expected a quote or a function, not {type(costs).__name__}")
             prices = _Prices(costs, asked.kind)
-            with self._asked_with_function() as native:
-                answer = native.decide(asked.text, prices)
+            try:
+                with self._asked_with_function() as native:
+                    answer = native.decide(asked.text, prices)
+            finally:
+                prices.end()
             if prices.failure is not None:
                 raise prices.failure
         return Decision(answer, asked.kind)
@@ -496,10 +499,15 @@ class _Prices:
     """A caller's prices, for the policy's questions."""
 
     def __init__(self, costs: Costs[Any, Any], kind: Kind) -> None:
-        self._costs = costs
+        self._costs: Costs[Any, Any] = costs
         self._kind = kind
         #: What the caller's function raised, which is no matter of the policy's.
         self.failure: BaseException | None = None
+
+    def end(self) -> None:
+        """Lets go of the caller's function: the policy keeps the prices of its last question, and the function may hold who
+        holds the policy."""
+        self._costs = _no_prices
 
     def __call__(self, plans: str) -> str:
         asked: list[Any] = json.loads(plans)
@@ -530,6 +538,10 @@ class _Prices:
                 expected = "a whole number from 0" if field.type == "int" else "a number from 0"
                 raise PolicyError(f"costs: {field.name}: expected {expected}, not {value!r}")
         return {"cost": answer.to_dict()}
+
+
+def _no_prices(plans: Sequence[Any]) -> list[Any]:
+    return ["the question is over"] * len(plans)
 
 
 def _setting(name: str, value: records.Value) -> str:
