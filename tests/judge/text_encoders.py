@@ -149,7 +149,11 @@ def bundled():
         return zstandard.ZstdDecompressor().stream_reader((VOCABULARIES / name).read_bytes()).read()
 
     merges = [tuple(line.split(" ")) for line in unpacked("clip/merges.txt.zst").decode().splitlines()]
-    return {"clip": Clip(merges), "t5": Pieces(unpacked("t5/spiece.model.zst"), 100), "umt5": Pieces(unpacked("umt5/spiece.model.zst"), 300)}
+    sys.path.append(str(VOCABULARIES))
+    from columns import unpack
+
+    pieces = {name: unpack(unpacked(f"{name}/spiece.columns.zst")) for name in ("t5", "umt5")}
+    return {"clip": Clip(merges), "t5": Pieces(pieces["t5"], 100), "umt5": Pieces(pieces["umt5"], 300)}
 
 
 # Encoders

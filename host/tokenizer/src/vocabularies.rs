@@ -5,11 +5,12 @@ use std::io::Read;
 use std::sync::OnceLock;
 
 use crate::byte_pairs::BytePairs;
+use crate::columns::restore;
 use crate::{Error, Family, MAX_FILE_BYTES, Result, Tokenizer};
 
 const CLIP: &[u8] = include_bytes!("../vocabularies/clip/merges.txt.zst");
-const T5: &[u8] = include_bytes!("../vocabularies/t5/spiece.model.zst");
-const UMT5: &[u8] = include_bytes!("../vocabularies/umt5/spiece.model.zst");
+const T5: &[u8] = include_bytes!("../vocabularies/t5/spiece.columns.zst");
+const UMT5: &[u8] = include_bytes!("../vocabularies/umt5/spiece.columns.zst");
 
 /// The family's own vocabulary, built once.
 pub(crate) fn bundled(family: Family) -> Result<Tokenizer> {
@@ -17,13 +18,27 @@ pub(crate) fn bundled(family: Family) -> Result<Tokenizer> {
     let [clip, t5, umt5] = &BUILT;
     match family {
         Family::Clip => clip.get_or_init(|| {
-            let merges = String::from_utf8(unpack(CLIP)?).map_err(|_| broken("it is not UTF-8"))?;
+            let merges = String::from_utf8(bundled_file(family)?).map_err(|_| broken("it is not UTF-8"))?;
             Ok(Tokenizer::clip(BytePairs::from_merges(&merges).map_err(|reason| broken(&reason))?))
         }),
-        Family::T5 => t5.get_or_init(|| Tokenizer::from_sentencepiece(&unpack(T5)?, family, usize::MAX)),
-        Family::Umt5 => umt5.get_or_init(|| Tokenizer::from_sentencepiece(&unpack(UMT5)?, family, usize::MAX)),
+        Family::T5 => t5.get_or_init(|| Tokenizer::from_sentencepiece(&bundled_file(family)?, family, usize::MAX)),
+        Family::Umt5 => umt5.get_or_init(|| Tokenizer::from_sentencepiece(&bundled_file(family)?, family, usize::MAX)),
     }
     .clone()
+}
+
+/// The file that the family's own vocabulary was published as, byte for byte: the lines of
+/// `merges.txt`, or `spiece.model`.
+///
+/// # Errors
+/// The program itself is damaged.
+pub fn bundled_file(family: Family) -> Result<Vec<u8>> {
+    let of_columns = |packed| restore(&unpack(packed)?).ok_or_else(|| broken("its columns are cut off"));
+    match family {
+        Family::Clip => unpack(CLIP),
+        Family::T5 => of_columns(T5),
+        Family::Umt5 => of_columns(UMT5),
+    }
 }
 
 fn unpack(packed: &[u8]) -> Result<Vec<u8>> {

@@ -37,7 +37,7 @@ fn unpacked(chunk: &Value) -> (Vec<Token>, Vec<f32>) {
 
 fn check(encoder: Encoder, name: &str) {
     let tokenizer = Tokenizer::bundled(encoder.family()).unwrap();
-    let rows = read::read("comfyui.jsonl.gz");
+    let rows = read::read("comfyui.jsonl.zst");
     assert_eq!(rows.len(), 375);
     for row in rows {
         let prompt = row["prompt"].as_str().unwrap();

@@ -1,21 +1,13 @@
 //! Prompts and vocabularies that nobody should write: no panic, no endless work, errors that say
 //! what is wrong.
 
-use std::io::Read;
-
 use proptest::prelude::*;
-use tilewright_tokenizer::{Encoder, Error, Family, Gguf, MAX_TEXT_BYTES, Reading, Tokenizer, clean};
+use tilewright_tokenizer::{Encoder, Error, Family, Gguf, MAX_TEXT_BYTES, Reading, Tokenizer, bundled_file, clean};
 
 const ENCODERS: [Encoder; 4] = [Encoder::ClipL, Encoder::ClipG, Encoder::T5, Encoder::Umt5];
 
-fn unpacked(bytes: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    ruzstd::decoding::StreamingDecoder::new(bytes).unwrap().read_to_end(&mut out).unwrap();
-    out
-}
-
 fn t5() -> Vec<u8> {
-    unpacked(include_bytes!("../vocabularies/t5/spiece.model.zst"))
+    bundled_file(Family::T5).unwrap()
 }
 
 fn read_by_all(prompt: &str) {

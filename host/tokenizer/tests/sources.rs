@@ -1,10 +1,9 @@
 //! The same vocabulary from a GGUF file's metadata and from a `tokenizer.json` reads text alike.
 
-use std::io::Read;
-
 use base64::Engine;
 use serde_json::{Value, json};
-use tilewright_tokenizer::{Family, Gguf, Reading, Tokenizer};
+use sha2::{Digest, Sha256};
+use tilewright_tokenizer::{Family, Gguf, Reading, Tokenizer, bundled_file};
 
 #[path = "fixtures/read.rs"]
 mod read;
@@ -31,11 +30,9 @@ fn varint(bytes: &mut &[u8]) -> usize {
     }
 }
 
-fn model(packed: &[u8]) -> Model {
-    let mut file = Vec::new();
-    ruzstd::decoding::StreamingDecoder::new(packed).unwrap().read_to_end(&mut file).unwrap();
+fn model(file: &[u8]) -> Model {
     let mut model = Model { tokens: Vec::new(), scores: Vec::new(), types: Vec::new(), charsmap: Vec::new() };
-    let mut rest = file.as_slice();
+    let mut rest = file;
     while !rest.is_empty() {
         let key = varint(&mut rest);
         let length = varint(&mut rest);
@@ -79,7 +76,7 @@ fn model(packed: &[u8]) -> Model {
 fn compare(other: &Tokenizer, family: Family) {
     let bundled = Tokenizer::bundled(family).unwrap();
     assert_eq!(other.size(), bundled.size());
-    for row in read::read("token_ids.jsonl.gz") {
+    for row in read::read("token_ids.jsonl.zst") {
         let text = row["text"].as_str().unwrap();
         for reading in [Reading::ComfyUi, Reading::Diffusers] {
             assert_eq!(other.ids(text, reading), bundled.ids(text, reading), "{text:?}");
@@ -87,8 +84,10 @@ fn compare(other: &Tokenizer, family: Family) {
     }
 }
 
-fn check(packed: &[u8], family: Family, extra: usize, filling: usize) {
-    let mut model = model(packed);
+fn check(family: Family, digest: &str, extra: usize, filling: usize) {
+    let file = bundled_file(family).unwrap();
+    assert_eq!(format!("{:x}", Sha256::digest(&file)), digest);
+    let mut model = model(&file);
     let pieces: Vec<Value> =
         model.tokens.iter().zip(&model.scores).map(|(text, score)| json!([text, f64::from(*score)])).collect();
     let added = |kinds: &[i32]| -> Vec<Value> {
@@ -129,19 +128,17 @@ fn check(packed: &[u8], family: Family, extra: usize, filling: usize) {
 
 #[test]
 fn t5() {
-    check(include_bytes!("../vocabularies/t5/spiece.model.zst"), Family::T5, 100, 28);
+    check(Family::T5, "d60acb128cf7b7f2536e8f38a5b18a05535c9e14c7a355904270e15b0945ea86", 100, 28);
 }
 
 #[test]
 fn umt5() {
-    check(include_bytes!("../vocabularies/umt5/spiece.model.zst"), Family::Umt5, 300, 84);
+    check(Family::Umt5, "e3909a67b780650b35cf529ac782ad2b6b26e6d1f849d3fbb6a872905f452458", 300, 84);
 }
 
 #[test]
 fn clip() {
-    let mut merges = String::new();
-    let packed: &[u8] = include_bytes!("../vocabularies/clip/merges.txt.zst");
-    ruzstd::decoding::StreamingDecoder::new(packed).unwrap().read_to_string(&mut merges).unwrap();
+    let merges = String::from_utf8(bundled_file(Family::Clip).unwrap()).unwrap();
     let mut letters: Vec<char> =
         (0x21..=0x7e).chain(0xa1..=0xac).chain(0xae..=0xff).filter_map(char::from_u32).collect();
     letters.extend((0x100..).filter_map(char::from_u32).take(256 - letters.len()));

@@ -27,7 +27,7 @@ fn differing(
     exceptions: &HashMap<usize, Value>,
     exception: &str,
 ) -> Vec<String> {
-    let rows = read("token_ids.jsonl.gz");
+    let rows = read("token_ids.jsonl.zst");
     assert_eq!(rows.len(), 3674);
     let mut differing = Vec::new();
     for (line, row) in rows.iter().enumerate() {
@@ -66,7 +66,7 @@ fn t5_is_as_diffusers_has_it() {
 
 #[test]
 fn t5_is_as_comfyui_has_it_but_for_two_ties() {
-    let comfy = exceptions("token_ids_variants.jsonl.gz");
+    let comfy = exceptions("token_ids_variants.jsonl.zst");
     let differing = differing(&bundled(Family::T5), Reading::ComfyUi, "t5", &comfy, "t5_comfy");
     // Scores that are read from JSON by another program are off in the last place.
     assert_eq!(differing.len(), 2, "{differing:?}");
@@ -75,7 +75,7 @@ fn t5_is_as_comfyui_has_it_but_for_two_ties() {
 
 #[test]
 fn umt5_is_as_sentencepiece_has_it() {
-    let plain = exceptions("token_ids_sentencepiece.jsonl.gz");
+    let plain = exceptions("token_ids_sentencepiece.jsonl.zst");
     let differing = differing(&bundled(Family::Umt5), Reading::ComfyUi, "umt5", &plain, "umt5");
     assert_eq!(differing, [""; 0]);
 }
@@ -87,7 +87,7 @@ const SIGNS: [char; 8] = ['â', 'Ã', 'Ð', 'æ', '‚', '√', 'Ç', 'Â'];
 
 #[test]
 fn umt5_is_as_diffusers_has_it_but_for_wrongly_decoded_text() {
-    let cleaned = exceptions("token_ids_clean.jsonl.gz");
+    let cleaned = exceptions("token_ids_clean.jsonl.zst");
     let differing = differing(&bundled(Family::Umt5), Reading::Diffusers, "umt5", &cleaned, "umt5");
     assert_eq!(differing.len(), WRONGLY_DECODED, "{differing:?}");
     assert!(differing.iter().all(|line| line.contains(SIGNS)), "{differing:?}");
@@ -95,9 +95,9 @@ fn umt5_is_as_diffusers_has_it_but_for_wrongly_decoded_text() {
 
 #[test]
 fn prompts_are_cleaned_as_diffusers_cleans_them_but_for_wrongly_decoded_text() {
-    let cleaned = exceptions("token_ids_clean.jsonl.gz");
+    let cleaned = exceptions("token_ids_clean.jsonl.zst");
     let mut differing = Vec::new();
-    for (line, row) in read("token_ids.jsonl.gz").iter().enumerate() {
+    for (line, row) in read("token_ids.jsonl.zst").iter().enumerate() {
         let text = row["text"].as_str().unwrap();
         let expected = cleaned.get(&line).map_or(text, |row| row["text"].as_str().unwrap());
         if clean(text) != expected {
