@@ -290,6 +290,39 @@ def test_failed_plans_are_not_tried_again(adaptive: tilewright.Policy, quote: mo
     assert known.record.attempts == tuple(attempts) == adaptive.decide(quote, attempts).record.attempts
 
 
+def test_the_last_resort_is_the_hosts_own_plan(adaptive: tilewright.Policy, quote: model.VaeQuote) -> None:
+    asked: dict[str, Any] = {"capabilities": quote.capabilities, "device": quote.device}
+    first = adaptive.decide(quote, last_resort=True)
+    assert first.answer is None and first.fuel == 0
+    assert first.estimate is not None and first.estimate.peak_bytes <= quote.request.memory_limit
+    assert first.fallback == records.Fallback(reason="exhausted", detail="the host's own plan was asked for")
+    attempts: list[Any] = []
+    plans: list[records.Plan] = []
+    with pytest.raises(tilewright.PolicyError, match="no plan is left that has not failed"):
+        for _ in range(100):
+            decision = adaptive.decide(quote, attempts, last_resort=True)
+            same = adaptive.decide(quote.request, attempts, **asked, costs=quote, last_resort=True)
+            assert decision.plan == same.plan and decision.plan not in plans
+            assert decision.fallback is not None and decision.fallback.reason == "exhausted"
+            assert decision.record.attempts == tuple(attempts)
+            plans.append(decision.plan)
+            attempts.append(decision.failed(records.OutOfMemoryFailure(bytes=2**20)))
+    assert len(plans) > 1
+    # Prices of the caller's count, too, and what raises is raised.
+    priced: list[records.Plan] = []
+
+    def costs(plans: Sequence[records.Plan]) -> list[records.Cost | str]:
+        priced.extend(plans)
+        return quote.estimates(plans)
+
+    called = adaptive.decide(quote.request, **asked, costs=costs, last_resort=True)
+    assert called.plan == first.plan and priced
+    with pytest.raises(tilewright.PolicyError, match="last_resort: expected True or False, not 1"):
+        adaptive.decide(quote, last_resort=1)  # type: ignore[call-overload]
+    # The policy is not asked, and what it would say stays the same.
+    assert adaptive.decide(quote).answer is not None
+
+
 def test_all_kinds_of_work_are_decided(adaptive: tilewright.Policy, device: tilewright.Device) -> None:
     sample = tilewright.Model(SHAPES / "transformer").denoise(device, width=128, height=128, steps=4)
     decision = adaptive.decide(sample)

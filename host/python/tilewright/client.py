@@ -121,8 +121,8 @@ class Client:
             prompt: the prompt, with weights as ComfyUI has them.
             model: the model's name in the server's configuration.
             negative_prompt: the prompt to lead away from; it counts if `cfg` of the sample is not 1.
-            image: a picture to begin with, or an array [1, 3, H, W] in −1…1; `denoise` of the sample says how much of it is
-                made again. It gives the sample its size: leave out width and height.
+            image: a picture to begin with, as a file; `denoise` of the sample says how much of it is made again. It gives
+                the sample its size: leave out width and height.
             mask: a picture, white where the other is made again, or an array [1, 1, h, w] of the latent's size, 1 there.
             sample: width and height in pixels, frames, seed, steps, sampler and the like; the model's own where nothing is
                 given.

@@ -16,7 +16,7 @@ from . import model, records
 from ._json import encodable, expect, settings_of, text_of, writing
 from ._kinds import OF_REQUEST, CapabilitiesT, CostT, Kind, PlanT, RecordT, RequestT
 from .errors import PolicyError
-from .model import BYTES, COUNT_OR_NONE, NUMBER, TEXT, read_field
+from .model import BYTES, COUNT_OR_NONE, FLAG, NUMBER, TEXT, read_field
 
 if TYPE_CHECKING:
     from . import _native
@@ -174,6 +174,7 @@ class Policy:
         *,
         running: PlanT | None = None,
         done: int | None = None,
+        last_resort: bool = False,
     ) -> Decision[PlanT, CostT, RecordT]: ...
 
     @overload
@@ -188,6 +189,7 @@ class Policy:
         running: records.Plan | None = None,
         done: int | None = None,
         costs: Costs[records.Plan, records.Cost] | model.VaeQuote | None = None,
+        last_resort: bool = False,
     ) -> VaeDecision: ...
 
     @overload
@@ -201,6 +203,7 @@ class Policy:
         running: records.DenoisePlan | None = None,
         done: int | None = None,
         costs: Costs[records.DenoisePlan, records.DenoiseCost] | model.DenoiseQuote | None = None,
+        last_resort: bool = False,
     ) -> DenoiseDecision: ...
 
     @overload
@@ -212,6 +215,7 @@ class Policy:
         capabilities: records.TextCapabilities,
         device: AnyDevice,
         costs: Costs[records.TextPlan, records.TextCost] | model.TextQuote | None = None,
+        last_resort: bool = False,
     ) -> TextDecision: ...
 
     def decide(
@@ -225,6 +229,7 @@ class Policy:
         running: AnyPlan | None = None,
         done: int | None = None,
         costs: Costs[Any, Any] | AnyQuote | None = None,
+        last_resort: bool = False,
     ) -> Decision[Any, Any, Any]:
         """Decides on a plan. It never fails because of the policy: what is no usable answer is replaced by the host's
         own plan, and the decision's `fallback` says why.
@@ -239,21 +244,24 @@ class Policy:
             done: its frames that are delivered, or steps that are finished.
             costs: a quote that prices plans, or a function: of a list of plans it gives for each a cost, in bytes and
                 milliseconds, or in one line the reason why it can't be carried out. Without it, no plan has a price.
+            last_resort: the policy is not asked: the host's own plan is taken that none of the attempts was, as after
+                a policy's last attempt.
 
         Raises:
-            PolicyError: the question makes no sense.
+            PolicyError: the question makes no sense, or no plan is left for the last resort.
         """
+        last_resort = read_field("last_resort", last_resort, FLAG, PolicyError)
         if isinstance(request, model.Quote):
             if stage is not None or capabilities is not None or device is not None or costs is not None:
                 raise TypeError("a quote has a stage, capabilities, a device and costs of its own")
             kind = request.kind
             if running is None and done is None:
                 failed = _listed(attempts, kind) if attempts else None
-                return Decision(request.native.decide(self.native, failed), kind)
+                return Decision(request.native.decide(self.native, failed, last_resort), kind)
             asked = _Question(
                 request.stage, request.request, request.capabilities, request.device, attempts, running, done
             )
-            return Decision(self.native.decide(asked.text, request.native), kind)
+            return Decision(self.native.decide(asked.text, request.native, last_resort), kind)
         if capabilities is None or device is None:
             raise TypeError("a request needs capabilities and a device; a quote has them")
         asked = self._last
@@ -262,14 +270,14 @@ class Policy:
         elif asked is None or not asked.asks(stage, request, capabilities, device):
             asked = self._last = _Question(stage, request, capabilities, device)
         if costs is None or isinstance(costs, model.Quote):
-            answer = self.native.decide(asked.text, None if costs is None else costs.native)
+            answer = self.native.decide(asked.text, None if costs is None else costs.native, last_resort)
         else:
             if not callable(costs):
                 raise TypeError(f"costs: expected a quote or a function, not {type(costs).__name__}")
             prices = _Prices(costs, asked.kind)
             try:
                 with self._asked_with_function() as native:
-                    answer = native.decide(asked.text, prices)
+                    answer = native.decide(asked.text, prices, last_resort)
             finally:
                 prices.end()
             if prices.failure is not None:

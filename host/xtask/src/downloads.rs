@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File},
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
 };
 
@@ -31,13 +31,38 @@ pub fn fetch(folder: &Path, packages: &str, fill: impl FnOnce(&Path) -> Result<(
     fs::rename(&unfinished, folder).with_context(|| format!("{}", folder.display()))
 }
 
-/// Unpacks Python packages into a folder, without their dependencies. A pip that outlives a killed
-/// set-up keeps the lock.
+/// Unpacks Python packages into a folder, without their dependencies.
 pub fn pip(python: &Path, folder: &Path, lock: &File, packages: &[&str]) -> Result<()> {
-    let mut pip = Command::new(python);
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]);
-    pip.arg("--target").arg(folder).args(packages).env("PIP_ROOT_USER_ACTION", "ignore").stdin(lock.try_clone()?);
+    install(python, folder, lock, &[&["--no-deps"], packages].concat())
+}
+
+/// Unpacks Python packages into a folder, with all that they require.
+pub fn pip_with_requirements(python: &Path, folder: &Path, lock: &File, packages: &[&str]) -> Result<()> {
+    install(python, folder, lock, packages)
+}
+
+fn install(python: &Path, folder: &Path, lock: &File, arguments: &[&str]) -> Result<()> {
+    let mut pip = command(python, "install", lock)?;
+    pip.args(["--quiet", "--only-binary=:all:", "--target"]).arg(folder).args(arguments);
     tools::run(&mut pip).context("pip says why above")
+}
+
+/// Fetches the archive of a package's sources into a folder, whatever Python they are for.
+pub fn sources(python: &Path, folder: &Path, lock: &File, package: &str) -> Result<PathBuf> {
+    let mut pip = command(python, "download", lock)?;
+    pip.args(["--quiet", "--no-deps", "--no-binary=:all:", "--ignore-requires-python", "--dest"]).arg(folder);
+    tools::run(pip.arg(package)).context("pip says why above")?;
+    let mut files = fs::read_dir(folder)?.flatten().map(|entry| entry.path());
+    let is_archive = |path: &PathBuf| path.to_string_lossy().ends_with(".tar.gz");
+    files.find(is_archive).with_context(|| format!("pip fetched no sources of {package}"))
+}
+
+/// A command of pip's. A pip that outlives a killed set-up keeps the lock.
+fn command(python: &Path, verb: &str, lock: &File) -> Result<Command> {
+    let mut pip = Command::new(python);
+    pip.args(["-m", "pip", verb, "--disable-pip-version-check"]);
+    pip.env("PIP_ROOT_USER_ACTION", "ignore").stdin(lock.try_clone()?);
+    Ok(pip)
 }
 
 #[cfg(test)]

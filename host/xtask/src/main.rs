@@ -5,6 +5,7 @@ mod bundle;
 mod crates;
 mod device_day;
 mod downloads;
+mod integrations;
 mod judge;
 mod languages;
 mod libtorch;
@@ -56,6 +57,10 @@ enum Step {
     Demo,
     /// Run every test, also after failures, and name those that failed at the end (after setup)
     Test {
+        /// Test inside real diffusers and ComfyUI instead, which fetches 5 GB at first (after
+        /// build); further arguments are pytest's
+        #[arg(long)]
+        comfyui: bool,
         /// Passed on to cargo, as in -p tilewright-engine
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
@@ -139,7 +144,12 @@ fn run(step: Step) -> Result<()> {
             tools::say("step 3 of 3: a picture and a clip");
             demo(&project)
         }
-        Step::Test { arguments } => {
+        Step::Test { comfyui: true, arguments } => {
+            setup(&project, None)?;
+            build(&project, &[])?;
+            integrations::run(&project, &python_tests::environment(&project)?, &arguments)
+        }
+        Step::Test { comfyui: false, arguments } => {
             setup(&project, None)?;
             let mut missing = tools::counterparts();
             missing.extend(languages::prepare(&project)?);

@@ -50,7 +50,30 @@ const PACKAGES: [&str; 15] = [
 /// The environment of the tests.
 pub struct Environment {
     python: PathBuf,
+    /// Python's version, as 3.N.
+    version: String,
     packages: PathBuf,
+}
+
+impl Environment {
+    /// The interpreter.
+    pub fn python(&self) -> &Path {
+        &self.python
+    }
+
+    /// The interpreter's version, as 3.N.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// pytest, which finds the staged package and these folders' packages.
+    pub fn pytest(&self, staged: &Path, folders: &[PathBuf]) -> Result<Command> {
+        let paths = [staged, &self.packages].into_iter().chain(folders.iter().map(PathBuf::as_path));
+        let mut pytest = Command::new(&self.python);
+        pytest.args(["-m", "pytest", "-q", "-p", "no:cacheprovider"]);
+        pytest.env("PYTHONPATH", env::join_paths(paths)?).env("PYTHONDONTWRITEBYTECODE", "1");
+        Ok(pytest)
+    }
 }
 
 /// Fetches what the tests need. Returns none and the variable that skips them if it can't be had
@@ -59,9 +82,8 @@ pub fn prepare(project: &Project) -> Result<(Option<Environment>, Option<&'stati
     if env::var_os(SKIP).is_some() {
         return Ok((None, None));
     }
-    let packages = project.tools().join("pytest");
-    match environment(project, &packages) {
-        Ok(python) => Ok((Some(Environment { python, packages }), None)),
+    match environment(project) {
+        Ok(environment) => Ok((Some(environment), None)),
         Err(error) => {
             tools::say(&format!("going on without the tests of the Python package: {error:#}"));
             Ok((None, Some(SKIP)))
@@ -69,7 +91,12 @@ pub fn prepare(project: &Project) -> Result<(Option<Environment>, Option<&'stati
     }
 }
 
-fn environment(project: &Project, packages: &Path) -> Result<PathBuf> {
+/// The environment, with what is missing fetched.
+///
+/// # Errors
+/// It can't be had here.
+pub fn environment(project: &Project) -> Result<Environment> {
+    let packages = project.tools().join("pytest");
     let lock = project.lock()?;
     let python = tools::python(&project.tools().join("scratch"))?;
     let mut asked = Command::new(&python);
@@ -81,45 +108,53 @@ fn environment(project: &Project, packages: &Path) -> Result<PathBuf> {
         bail!("python3 is {major}.{minor}, and the package is for {}.{} and newer", OLDEST.0, OLDEST.1);
     }
     let held = format!("{} for Python {major}.{minor}", PACKAGES.join(" "));
-    fetch(packages, &held, |folder| {
+    fetch(&packages, &held, |folder| {
         tools::say(&format!("fetching {held}"));
         pip(&python, folder, &lock, &PACKAGES)
     })?;
-    Ok(python)
+    Ok(Environment { python, version: format!("{major}.{minor}"), packages })
 }
 
-/// Builds the native module, and runs every test of the package with the program that is built in a
-/// profile. The module is built alone: with the other packages it would have their features, and
-/// libtorch in it.
+/// Runs every test of the package with the program that is built in a profile.
 ///
 /// # Errors
 /// A test failed.
 pub fn run(project: &Project, environment: &Environment, profile: &str) -> Result<()> {
     tools::say("testing the Python package");
-    tools::run(project.cargo().args(["build", "-p", "tilewright-python"]))?;
-    let built = project.target().join("debug");
-    let staged = project.target().join("python");
-    stage(&project.root.join("host/python/tilewright"), &staged.join("tilewright"))?;
-    let module = staged.join("tilewright/_native.abi3.so");
-    fs::copy(built.join("lib_native.so"), &module).with_context(|| module.display().to_string())?;
-    let paths = env::join_paths([&staged, &environment.packages])?;
-    let mut pytest = Command::new(&environment.python);
-    pytest.args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]);
-    pytest.current_dir(project.root.join("host/python")).env("PYTHONPATH", paths);
-    pytest.env("PYTHONDONTWRITEBYTECODE", "1").env("TILEWRIGHT_PROGRAM", project.program(profile));
+    let staged = build(project)?;
+    let mut pytest = environment.pytest(&staged, &[])?;
+    pytest.arg("tests").current_dir(project.root.join("host/python"));
+    pytest.env("TILEWRIGHT_PROGRAM", project.program(profile));
     tools::run(&mut pytest).context("tests of the Python package failed, named above")
+}
+
+/// Builds the native module, and lays the package out with it; returns the folder that Python finds
+/// the package in. The module is built alone: with the other packages it would have their features,
+/// and libtorch in it.
+pub fn build(project: &Project) -> Result<PathBuf> {
+    tools::run(project.cargo().args(["build", "-p", "tilewright-python"]))?;
+    let staged = project.target().join("python");
+    let package = staged.join("tilewright");
+    if package.exists() {
+        fs::remove_dir_all(&package).with_context(|| package.display().to_string())?;
+    }
+    stage(&project.root.join("host/python/tilewright"), &package)?;
+    let module = package.join("_native.abi3.so");
+    let built = project.target().join("debug/lib_native.so");
+    fs::copy(built, &module).with_context(|| module.display().to_string())?;
+    Ok(staged)
 }
 
 /// Copies the package's own files, so that no built module lies among the sources.
 fn stage(from: &Path, to: &Path) -> Result<()> {
-    if to.exists() {
-        fs::remove_dir_all(to).with_context(|| to.display().to_string())?;
-    }
     fs::create_dir_all(to).with_context(|| to.display().to_string())?;
     for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {
         let path = entry?.path();
         let is_source = path.extension().is_some_and(|ending| ["py", "pyi", "typed"].iter().any(|of| ending == *of));
-        if let (true, Some(name)) = (is_source, path.file_name()) {
+        let Some(name) = path.file_name() else { continue };
+        if path.is_dir() && name != "__pycache__" {
+            stage(&path, &to.join(name))?;
+        } else if is_source {
             fs::copy(&path, to.join(name)).with_context(|| path.display().to_string())?;
         }
     }

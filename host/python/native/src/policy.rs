@@ -10,8 +10,8 @@ use serde::Deserialize;
 use tilewright_config::{Config, ConfigSource};
 use tilewright_gate::Admission;
 use tilewright_plan::{
-    Attempt, CostModel, Denoise, Device as Facts, FailedAttempt, Planner, Question, Record, Stage, Text, UnderWay, Vae,
-    Work, records::fault_of_device,
+    Attempt, CostModel, Decision as Decided, Denoise, Device as Facts, FailedAttempt, Planner, Question, Record, Stage,
+    Text, UnderWay, Vae, Work, records::fault_of_device,
 };
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, Policy as Planning, PolicyHost};
 
@@ -186,6 +186,7 @@ impl Policy {
         py: Python<'_>,
         question: &str,
         costs: Option<Bound<'_, PyAny>>,
+        last_resort: bool,
     ) -> PyResult<Decision>
     where
         Planning: Planner<W>,
@@ -197,14 +198,14 @@ impl Policy {
         if let Some(quote) = quote {
             let of_another = || errors::policy(format!("the prices are no {}'s", asked.stage));
             let costs = quote.get().costs_of().ok_or_else(of_another)?;
-            return detached(py, || Ok(self.record(&asked, costs)));
+            return detached(py, || self.record(&asked, costs, last_resort));
         }
         let called = Arc::new(CalledCosts::new(costs.map(Bound::unbind)));
-        let decision = detached(py, || Ok(self.record(&asked, called.clone())));
+        let decision = detached(py, || self.record(&asked, called.clone(), last_resort));
         called.raised().map_or(decision, Err)
     }
 
-    fn record<W: Work>(&self, asked: &Asked<W>, costs: Arc<dyn CostModel<W>>) -> Decision
+    fn record<W: Work>(&self, asked: &Asked<W>, costs: Arc<dyn CostModel<W>>, last_resort: bool) -> PyResult<Decision>
     where
         Planning: Planner<W>,
         Record<W>: IntoAnyRecord,
@@ -213,9 +214,9 @@ impl Policy {
         let under_way = asked.under_way();
         let question = asked.question(&attempts, under_way.as_ref());
         let mut planning = self.lock();
-        let decision = planning.decide(&question, costs.clone());
+        let decision = decided(&mut planning, &question, costs.clone(), last_resort)?;
         let made = Record::of(&question, Planner::<W>::identity(&*planning), &decision, &*costs);
-        Decision(Record { attempts: asked.attempts.clone(), ..made }.into_any())
+        Ok(Decision(Record { attempts: asked.attempts.clone(), ..made }.into_any()))
     }
 
     fn learn_of<W: AskedOf>(
@@ -234,6 +235,34 @@ impl Policy {
         let report = detached(py, || Ok(self.lock().learn(&asked.question(&[], None), &plan, &outcome)))?;
         Ok(report.failure.map(|failure| failure.to_string()))
     }
+}
+
+/// The policy's decision; or, as the last resort, the host's own, for which the policy is not
+/// asked.
+///
+/// # Errors
+/// No plan is left for the last resort.
+pub fn decided<W: Work>(
+    planning: &mut Planning,
+    question: &Question<'_, W>,
+    costs: Arc<dyn CostModel<W>>,
+    last_resort: bool,
+) -> PyResult<Decided<W>>
+where
+    Planning: Planner<W>,
+{
+    if !last_resort {
+        return Ok(planning.decide(question, costs));
+    }
+    let attempts = question.attempts.len();
+    let none_left = || errors::policy(format!("after {attempts} failed attempts, no plan is left that has not failed"));
+    let mut own = planning.fallback(question, &*costs).ok_or_else(none_left)?;
+    if attempts == 0
+        && let Some(fallback) = &mut own.fallback
+    {
+        fallback.detail = "the host's own plan was asked for".into();
+    }
+    Ok(own)
 }
 
 /// The same expression for the kind of work of a question's stage.
@@ -311,9 +340,16 @@ impl Policy {
     }
 
     /// Decides on a question. `costs` is a quote, which has prices, a function of prices, or none.
-    #[pyo3(signature = (question, costs=None))]
-    fn decide(&self, py: Python<'_>, question: &str, costs: Option<Bound<'_, PyAny>>) -> PyResult<Decision> {
-        of_stage!(self, question, W => self.decide_on::<W>(py, question, costs))
+    /// As the last resort, the policy is not asked.
+    #[pyo3(signature = (question, costs=None, last_resort=false))]
+    fn decide(
+        &self,
+        py: Python<'_>,
+        question: &str,
+        costs: Option<Bound<'_, PyAny>>,
+        last_resort: bool,
+    ) -> PyResult<Decision> {
+        of_stage!(self, question, W => self.decide_on::<W>(py, question, costs, last_resort))
     }
 
     /// Tells the policy of a plan's outcome. Returns a line if it failed to learn.

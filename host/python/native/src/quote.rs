@@ -12,7 +12,7 @@ use crate::{
     answer::{Price, json, read},
     decision::{Decision, IntoAnyRecord},
     errors::{self, detached},
-    policy::Policy,
+    policy::{Policy, decided},
 };
 
 /// A quote of any kind of work.
@@ -84,7 +84,12 @@ fn layers<W: Priced>(quote: &PricedQuote<W>, plan: &str) -> PyResult<String> {
     json(&rows.collect::<Vec<_>>())
 }
 
-fn decide<W: Priced>(quote: &PricedQuote<W>, planning: &mut Planning, attempts: Option<&str>) -> PyResult<Decision>
+fn decide<W: Priced>(
+    quote: &PricedQuote<W>,
+    planning: &mut Planning,
+    attempts: Option<&str>,
+    last_resort: bool,
+) -> PyResult<Decision>
 where
     Planning: Planner<W>,
     Record<W>: IntoAnyRecord,
@@ -93,7 +98,7 @@ where
         attempts.map(|text| read::<Vec<FailedAttempt<W>>>("the attempts", text, errors::policy)).transpose()?;
     let failed = failed.unwrap_or_default();
     let attempts: Vec<Attempt<W>> = failed.iter().map(FailedAttempt::attempt).collect();
-    let decision = planning.decide(&quote.question().after(&attempts), quote.costs());
+    let decision = decided(planning, &quote.question().after(&attempts), quote.costs(), last_resort)?;
     Ok(Decision(quote.record(planning, &decision, failed, None).into_any()))
 }
 
@@ -168,9 +173,16 @@ impl Quote {
         })
     }
 
-    /// Decides; `attempts` are a JSON list of plans that failed, and why.
-    #[pyo3(signature = (policy, attempts=None))]
-    pub fn decide(&self, py: Python<'_>, policy: &Policy, attempts: Option<&str>) -> PyResult<Decision> {
-        detached(py, || of_quote!(&self.of, quote => decide(quote, &mut policy.lock(), attempts)))
+    /// Decides; `attempts` are a JSON list of plans that failed, and why. As the last resort, the
+    /// policy is not asked.
+    #[pyo3(signature = (policy, attempts=None, last_resort=false))]
+    pub fn decide(
+        &self,
+        py: Python<'_>,
+        policy: &Policy,
+        attempts: Option<&str>,
+        last_resort: bool,
+    ) -> PyResult<Decision> {
+        detached(py, || of_quote!(&self.of, quote => decide(quote, &mut policy.lock(), attempts, last_resort)))
     }
 }
