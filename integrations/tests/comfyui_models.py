@@ -5,6 +5,7 @@ Run as a program, it writes one: `comfyui_models.py KIND FILE`. It imports Comfy
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -23,13 +24,14 @@ def make(kind: str, file: Path) -> Path:
     """A model's file, made unless it is there.
 
     Args:
-        kind: `sdxl`, `flux`, `wan`, `wan-22` (VAEs), `transformer`, `checkpoint` or `lora`.
+        kind: `sdxl`, `flux`, `wan`, `wan-22` (VAEs); `transformer`, `expert` (of WAN, small), `flux-transformer` (a
+            block of each kind, at full width); `clip-l`, `t5xxl`, `umt5xxl` (text encoders); `checkpoint` or `lora`.
         file: the file.
     """
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         part = file.with_suffix(".part")
-        subprocess.run([sys.executable, __file__, kind, str(part)], check=True, timeout=300)
+        subprocess.run([sys.executable, __file__, kind, str(part)], check=True, timeout=900)
         part.rename(file)
     return file
 
@@ -80,6 +82,46 @@ def _transformer() -> torch.nn.Module:
     )  # fmt: skip
 
 
+def _flux_transformer() -> torch.nn.Module:
+    import comfy.ops
+    from comfy.ldm.flux.model import Flux
+
+    return Flux(
+        in_channels=16, out_channels=16, vec_in_dim=768, context_in_dim=TEXT_WIDTH, hidden_size=3072, mlp_ratio=4.0,
+        num_heads=24, depth=1, depth_single_blocks=1, axes_dim=[16, 56, 56], theta=10000, patch_size=2, qkv_bias=True,
+        guidance_embed=True, txt_ids_dims=[], device="meta", operations=comfy.ops.disable_weight_init,
+    )  # fmt: skip
+
+
+def _text_encoder(kind: str, config: str) -> torch.nn.Module:
+    """A text encoder of ComfyUI's, by the file of its configuration below the folder `comfy`."""
+    import comfy
+    import comfy.ops
+    from comfy.clip_model import CLIPTextModel
+    from comfy.text_encoders.t5 import T5
+
+    of = {"clip": CLIPTextModel, "t5": T5}[kind]
+    sizes = json.loads((Path(next(iter(comfy.__path__))) / config).read_text())
+    return of(sizes, None, "meta", comfy.ops.disable_weight_init)
+
+
+def _vocabulary() -> torch.Tensor:
+    """A sentencepiece vocabulary of a few words, in UMT5's place in a text encoder's file."""
+    import io
+
+    import sentencepiece
+    import torch
+
+    words = "a red blue green small large circle square boat cat on under beside the sea sky moves slowly".split()
+    texts = (" ".join(words[at:] + words[:at]) for at in range(len(words)))
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=texts, model_writer=model, vocab_size=60, pad_id=0, eos_id=1, unk_id=2, bos_id=-1,
+        hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
+    return torch.frombuffer(bytearray(model.getvalue()), dtype=torch.uint8)
+
+
 def _values(name: str, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     """Values by which signals keep their size from layer to layer."""
     import torch
@@ -94,7 +136,8 @@ def _values(name: str, shape: tuple[int, ...], generator: torch.Generator) -> to
     fan_in = 1
     for size in shape[1:]:
         fan_in *= size
-    return noise * fan_in**-0.5
+    # T5 does not divide attention's products, so that its queries are smaller.
+    return noise * fan_in**-0.5 * (0.125 if name.endswith("SelfAttention.q.weight") else 1.0)
 
 
 def _state(module: torch.nn.Module, seed: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
@@ -134,13 +177,21 @@ def _lora() -> dict[str, torch.Tensor]:
 def _kinds() -> dict[str, Callable[[], dict[str, Any]]]:
     import torch
 
-    half, full = torch.float16, torch.float32
+    half, full, packed = torch.float16, torch.float32, torch.float8_e4m3fn
     return {
         "sdxl": lambda: _state(_picture_vae(4, is_quantized=True), 1, half),
         "flux": lambda: _state(_picture_vae(16, is_quantized=False), 2, half),
         "wan": lambda: _state(_wan_vae(), 3, half),
         "wan-22": lambda: _state(_wan_22_vae(), 4, half),
         "transformer": lambda: _state(_transformer(), 5, full),
+        "expert": lambda: _state(_transformer(), 6, full),
+        "flux-transformer": lambda: _state(_flux_transformer(), 8, torch.bfloat16),
+        "clip-l": lambda: _state(_text_encoder("clip", "sd1_clip_config.json"), 9, half),
+        "t5xxl": lambda: _state(_text_encoder("t5", "text_encoders/t5_config_xxl.json"), 10, packed),
+        "umt5xxl": lambda: {
+            **_state(_text_encoder("t5", "text_encoders/umt5_config_xxl.json"), 11, packed),
+            "spiece_model": _vocabulary(),
+        },
         "checkpoint": _checkpoint,
         "lora": _lora,
     }

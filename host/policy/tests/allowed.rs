@@ -1,7 +1,10 @@
 //! Blended plans that the user does not allow, through the sandbox: the host carries out exact ones
 //! in their place, whichever policy answers and whichever version of the contract it speaks.
 
-use std::{path::Path, sync::Arc, time::Duration};
+#[path = "corpus/read.rs"]
+mod read;
+
+use std::{sync::Arc, time::Duration};
 
 use tilewright_plan::{
     Backend, Capabilities, Cost, CostModel, Device, Dtype, HostMemory, Model, Objective, Plan, Planner, Question,
@@ -122,8 +125,8 @@ fn a_setting_that_names_it_allows_it() {
 
 #[test]
 fn a_policy_that_does_not_know_of_it_is_held_to_it() {
-    let old = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/0.1.0/rust-diffusers-component.wasm");
-    let old = host().load_file(&old).unwrap();
+    let old = read::unpacked(&read::folder("0.1.0").join(format!("rust-diffusers-component{}", read::ENDING)));
+    let old = host().load("old", &old).unwrap();
     let (plan, adjusted) = decide(&old, &[], &request(18 << 10, false));
     assert_eq!(plan.space, Space::Whole);
     assert_eq!(

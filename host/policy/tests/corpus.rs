@@ -5,10 +5,13 @@
 //! `TILEWRIGHT_CORPUS=record` writes the answers again, which is right for a policy that was added
 //! and for nothing else.
 
+#[path = "corpus/read.rs"]
+mod read;
+
 use std::{
     env, fs,
     io::{self, Write},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -25,7 +28,7 @@ use tilewright_policy::{CacheDir, Limits, PolicyHost, key_value};
 const VERSIONS: [&str; 1] = ["0.1.0"];
 
 /// The largest that a file of the corpus may be.
-const MOST_BYTES: u64 = 60_000;
+const MOST_BYTES: usize = 60_000;
 
 /// 1000 bytes and 10 ns per pixel and frame at once in f32, in proportion for narrower types; 2 %
 /// more time for every tile.
@@ -142,14 +145,10 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-fn corpus(version: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(version)
-}
-
 /// The policies of a version, by name.
 fn policies(version: &str) -> Vec<PathBuf> {
-    let files = fs::read_dir(corpus(version)).unwrap().map(|entry| entry.unwrap().path());
-    let mut files: Vec<_> = files.filter(|path| path.extension().is_some_and(|ending| ending == "wasm")).collect();
+    let files = fs::read_dir(read::folder(version)).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = files.filter(|path| path.to_string_lossy().ends_with(read::ENDING)).collect();
     files.sort();
     files
 }
@@ -175,9 +174,9 @@ fn whole() -> Plan {
 
 /// Everything that a policy says and answers: with its defaults, with settings of its own, after
 /// failures, and after it was given an outcome.
-fn answers(path: &Path) -> Vec<Value> {
+fn answers(bytes: &[u8]) -> Vec<Value> {
     let host = PolicyHost::new(Limits::default(), &CacheDir::Off).unwrap();
-    let loaded = host.load_file(path).unwrap();
+    let loaded = host.load("of the corpus", bytes).unwrap();
     let inspection = loaded.inspection();
     let settings = loaded.description().settings.iter().map(|setting| match &setting.default {
         tilewright_plan::Value::Flag(flag) => format!("{}={}", setting.name, !flag),
@@ -254,10 +253,11 @@ fn policies_of_released_versions_answer_as_they_did() {
         let policies = policies(version);
         assert!(policies.len() >= 8, "{policies:?}");
         for path in policies {
-            assert!(fs::metadata(&path).unwrap().len() < MOST_BYTES, "{}", path.display());
-            let said = answers(&path);
+            let bytes = read::unpacked(&path);
+            assert!(bytes.len() < MOST_BYTES, "{}", path.display());
+            let said = answers(&bytes);
             assert_eq!(said[0]["contract"], version);
-            let kept = path.with_extension("jsonl.gz");
+            let kept = PathBuf::from(path.to_str().unwrap().replace(read::ENDING, ".jsonl.gz"));
             if record {
                 let lines: String = said.iter().map(|line| format!("{line}\n")).collect();
                 let mut written = GzEncoder::new(fs::File::create(&kept).unwrap(), Compression::best());

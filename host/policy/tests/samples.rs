@@ -2,6 +2,8 @@
 //! bounds, make no sense or mean harm, and of plans after failures.
 
 mod by_hand;
+#[path = "corpus/read.rs"]
+mod read;
 
 use std::{sync::Arc, time::Duration};
 
@@ -95,9 +97,8 @@ fn a_policy_for_samples_alone_is_asked_about_nothing_else() {
 #[test]
 fn a_policy_without_rules_for_samples_leaves_them_to_the_host() {
     let host = PolicyHost::new(Limits::default(), &CacheDir::Off).unwrap();
-    let old = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/0.1.0")).unwrap();
-    let old = old.flatten().map(|entry| entry.path()).find(|path| path.extension().is_some_and(|end| end == "wasm"));
-    let mut policy = host.load("old", &std::fs::read(old.unwrap()).unwrap()).unwrap().configure(&[]).unwrap();
+    let old = read::unpacked(&read::folder("0.1.0").join(format!("rust-fixed-component{}", read::ENDING)));
+    let mut policy = host.load("old", &old).unwrap().configure(&[]).unwrap();
     let decision = decide(&mut policy, ROOM, &[]);
     assert_eq!(decision.fallback.unwrap().reason, FallbackReason::NotAnswered);
     assert!(!policy.is_out_of_service());

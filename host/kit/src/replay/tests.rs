@@ -1,4 +1,4 @@
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, io::Read as _, sync::Arc, time::Duration};
 
 use tilewright_plan::{
     AnyPlan, Attempt, Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, Fallback, FallbackReason,
@@ -422,7 +422,9 @@ fn guests_of_contract_0_1_are_told_the_same_from_old_and_new_records() {
     let host = tilewright_policy::PolicyHost::new(tilewright_policy::Limits::default(), &CacheDir::Off).unwrap();
     let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../policy/tests/corpus/0.1.0/");
     for name in ["rust-gfx1151.wasm", "rust-comfyui.wasm"] {
-        let policy = host.load(name, &std::fs::read(format!("{corpus}{name}")).unwrap()).unwrap();
+        let (file, mut bytes) = (std::fs::File::open(format!("{corpus}{name}.gz")).unwrap(), Vec::new());
+        flate2::read::GzDecoder::new(file).read_to_end(&mut bytes).unwrap();
+        let policy = host.load(name, &bytes).unwrap();
         let new = recorded_of(Box::new(policy.configure(&[]).unwrap()));
         let old = as_written_before(&new);
         for record in [new, old] {

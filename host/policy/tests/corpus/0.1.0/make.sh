@@ -31,3 +31,5 @@ for name in whole asks; do
     wasm-tools parse "wat/$name.wat" -o "wat-$name.wasm"
 done
 component wat-asks.wasm wat-asks-component.wasm
+
+gzip -9n -- *.wasm
