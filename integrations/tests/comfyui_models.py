@@ -106,7 +106,7 @@ def _text_encoder(kind: str, config: str) -> torch.nn.Module:
 
 
 def _vocabulary() -> torch.Tensor:
-    """A sentencepiece vocabulary of a few words, in UMT5's place in a text encoder's file."""
+    """A sentencepiece vocabulary of a few words, with UMT5's settings, as a text encoder's file has it."""
     import io
 
     import sentencepiece
@@ -116,7 +116,8 @@ def _vocabulary() -> torch.Tensor:
     texts = (" ".join(words[at:] + words[:at]) for at in range(len(words)))
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=texts, model_writer=model, vocab_size=60, pad_id=0, eos_id=1, unk_id=2, bos_id=-1,
+        sentence_iterator=texts, model_writer=model, vocab_size=320, pad_id=0, eos_id=1, bos_id=2, unk_id=3,
+        normalization_rule_name="identity", remove_extra_whitespaces=False, byte_fallback=True,
         hard_vocab_limit=False, minloglevel=2,
     )  # fmt: skip
     return torch.frombuffer(bytearray(model.getvalue()), dtype=torch.uint8)

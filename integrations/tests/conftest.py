@@ -26,7 +26,7 @@ MODELS = {
 
 
 #: The files whose tests take minutes. They come last, so that a run that is cut off has seen most.
-LONG = ("test_bands_real", "test_clips")
+LONG = ("test_bands_real", "test_clips", "test_comfyui_generate")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
