@@ -19,6 +19,7 @@ MODELS = {
     "vae/sdxl.safetensors": "sdxl",
     "vae/flux.safetensors": "flux",
     "vae/wan.safetensors": "wan",
+    "vae/wan-22.safetensors": "wan-22",
     "diffusion_models/transformer.safetensors": "transformer",
     "checkpoints/checkpoint.safetensors": "checkpoint",
     "loras/lora.safetensors": "lora",

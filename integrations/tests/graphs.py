@@ -37,11 +37,14 @@ def policy(**given: Any) -> dict[str, Any]:
 
 def decode(
     vae: str, shape: str, name: str, *, seed: int = 1, governed: dict[str, Any] | None = None, kind: str = "VAEDecode",
-    **more: Any,
+    failing: dict[str, Any] | None = None, **more: Any,
 ) -> Graph:  # fmt: skip
-    """A decode of normal latents from a seed, saved to a file; governed with inputs for VAE by policy."""
+    """A decode of normal latents from a seed, saved to a file; governed with inputs for VAE by policy, by a VAE that fails
+    with inputs for the node for tests."""
     built = Builder()
     loaded = built.add("VAELoader", vae_name=vae)
+    if failing is not None:
+        loaded = built.add("TestFailingVAE", vae=loaded, **failing)
     if governed is not None:
         loaded = built.add("TilewrightVAE", vae=loaded, **{"allow_blended": False, "allow_lossy": False, **policy(**governed)})
     latent = built.add("TestLatent", shape=shape, seed=seed)

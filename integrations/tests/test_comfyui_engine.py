@@ -30,6 +30,7 @@ VAES = {
     "sdxl": ("1,4,12,16", "2,72,88,3"),
     "flux": ("1,16,12,16", "1,64,96,3"),
     "wan": ("1,16,2,8,10", "5,64,80,3"),
+    "wan-22": ("1,48,2,4,6", "5,64,96,3"),
 }
 
 #: Seconds that a cancel may take on a machine that has other work, too.
@@ -53,6 +54,7 @@ def server(
     places |= {
         "vae/tiny.safetensors": TINY,
         "diffusion_models/transformer.safetensors": comfyui_model("transformer"),
+        "diffusion_models/expert.safetensors": comfyui_model("expert"),
         "loras/style/one.safetensors": comfyui_model("lora"),
         "diffusers/flux-shapes": SHAPES,
     }
@@ -218,6 +220,50 @@ def test_a_sample_equals_the_core_node(server: comfyui.Server, case: dict[str, A
     core = sampling(server, "core", on_core=True, **case)
     ours = sampling(server, "ours", on_core=False, **case)
     assert difference(ours, core) < 1e-4 * float(core.abs().max())
+
+
+def test_two_experts_sample_as_two_core_nodes_in_turn(server: comfyui.Server) -> None:
+    built = Builder()
+    positive = built.add("TestConditioning", tokens=20, width=comfyui_models.TEXT_WIDTH, seed=1)
+    negative = built.add("TestConditioning", tokens=20, width=comfyui_models.TEXT_WIDTH, seed=2)
+    given: dict[str, Any] = {"steps": 4, "cfg": 2.5, "sampler_name": "euler", "scheduler": "simple"}
+    begun = built.add("TestLatent", shape="1,16,2,8,10", seed=4, scale=0.0)
+    # With a shift of 8 the fourth sigma is the first below 0.875, where WAN 2.2 changes its expert.
+    latent = begun
+    for file, first, last in (("transformer", 0, 3), ("expert", 3, 10000)):
+        model = built.add("UNETLoader", unet_name=f"{file}.safetensors", weight_dtype="default")
+        latent = built.add(
+            "KSamplerAdvanced",
+            model=built.add("ModelSamplingSD3", model=model, shift=8.0),
+            positive=positive,
+            negative=negative,
+            latent_image=latent,
+            noise_seed=3,
+            start_at_step=first,
+            end_at_step=last,
+            add_noise="enable" if first == 0 else "disable",
+            return_with_leftover_noise="enable" if first == 0 else "disable",
+            **given,
+        )
+    built.add("TestSave", name="core", latent=latent)
+    built.graph["engine"] = on_engine(
+        "TilewrightSample",
+        model="transformer.safetensors",
+        low_noise_model="expert.safetensors",
+        positive=list(positive),
+        negative=list(negative),
+        latent_image=list(begun),
+        seed=3,
+        shift=8.0,
+        denoise=1.0,
+        **given,
+    )
+    built.add("TestSave", name="ours", latent=("engine", 0))
+    server.run(built.graph)
+    core = saved(server, "core")
+    assert difference(saved(server, "ours"), core) < 1e-4 * float(core.abs().max())
+    alone = sampling(server, "alone", on_core=False, steps=4, shift=8.0)
+    assert difference(alone, core) > 1e-2 * float(core.abs().max())
 
 
 def test_a_lora_changes_the_sample(server: comfyui.Server) -> None:

@@ -116,6 +116,32 @@ class TestShortOfMemory(io.ComfyNode):
         return io.NodeOutput(own)
 
 
+class TestFailingVAE(io.ComfyNode):
+    """A VAE that runs out of memory with more pixels than this at once, 0 for any, and whose first convolution's output is
+    so many times larger; for good."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        inputs = [io.Vae.Input("vae"), io.Int.Input("most"), io.Float.Input("scale", max=1e9)]
+        return _schema("TestFailingVAE", inputs, [io.Vae.Output()])
+
+    @classmethod
+    def execute(cls, vae: Any, most: int, scale: float) -> io.NodeOutput:
+        def look(_: torch.nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+            if output.shape[-2] * output.shape[-1] > most:
+                raise torch.OutOfMemoryError("out of memory: tried to allocate 1.00 GiB")
+
+        decoder = vae.first_stage_model.decoder
+        if most:
+            for module in decoder.modules():
+                if isinstance(module, (torch.nn.Conv2d, torch.nn.Conv3d)):
+                    module.register_forward_hook(look)
+        first = decoder.conv1 if hasattr(decoder, "conv1") else decoder.conv_in
+        with torch.no_grad():
+            first.weight.mul_(scale)
+        return io.NodeOutput(vae)
+
+
 class TestOptions(io.ComfyNode):
     """Shows what of a model's handle a run may have changed."""
 
@@ -246,8 +272,8 @@ class TestExtension(ComfyExtension):
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         return [
-            TestLatent, TestImage, TestConditioning, TestSave, TestShortOfMemory, TestOptions, TestShow, TestDigest,
-            TestModules, TestAllocations,
+            TestLatent, TestImage, TestConditioning, TestSave, TestShortOfMemory, TestFailingVAE, TestOptions, TestShow,
+            TestDigest, TestModules, TestAllocations,
         ]  # fmt: skip
 
 
