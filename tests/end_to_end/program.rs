@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
+    env, fs,
     path::{Path, PathBuf},
     process::{Command, Output},
 };
@@ -10,6 +10,10 @@ use std::{
 use safetensors::SafeTensors;
 use serde_json::Value;
 use tempfile::TempDir;
+
+/// oneDNN's variable for the instructions that it may use, on which the memory of its kernels
+/// depends.
+const KERNELS: &str = "ONEDNN_MAX_CPU_ISA";
 
 /// The checkout.
 pub fn root() -> PathBuf {
@@ -120,6 +124,8 @@ impl Place {
         // Tests run side by side: threads that wait for each other on busy cores are many times
         // slower than one alone.
         command.env("OMP_NUM_THREADS", "1");
+        // The kernels that `cargo xtask test` has chosen.
+        command.envs(env::var_os(KERNELS).map(|chosen| (KERNELS, chosen)));
         command.args(arguments.iter().map(AsRef::as_ref));
         command
     }

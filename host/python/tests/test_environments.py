@@ -152,8 +152,9 @@ def child(*arguments: str, data: Path | None = None) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", code, *arguments]
 
     def heed() -> None:
-        # What a shell starts in the background ignores it, and so would this.
+        # What a shell starts in the background ignores the first, what nohup starts the second, and so would this.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=heed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import gc
+import gzip
 import json
 import os
 import pickle
@@ -28,6 +29,12 @@ pytest.importorskip("tilewright._native")
 
 #: Policies that are broken, or of an earlier contract.
 CORPUS = ROOT / "host" / "policy" / "tests" / "corpus" / "0.1.0"
+
+
+def unpacked(name: str, to: Path) -> Path:
+    """A policy of the corpus, whose modules are kept packed, as a file."""
+    to.write_bytes(gzip.decompress((CORPUS / f"{name}.gz").read_bytes()))
+    return to
 
 
 @pytest.fixture(scope="module")
@@ -216,8 +223,7 @@ def test_values_that_json_does_not_have_are_said(adaptive: tilewright.Policy, qu
 
 
 def test_forks_have_policies_of_their_own(adaptive: tilewright.Policy, quote: model.VaeQuote, tmp_path: Path) -> None:
-    file = tmp_path / "own.wasm"
-    file.write_bytes((CORPUS / "wat-whole.wasm").read_bytes())
+    unpacked("wat-whole.wasm", tmp_path / "own.wasm")
     here = os.getcwd()
     os.chdir(tmp_path)
     try:
@@ -371,8 +377,8 @@ def test_memory_stays_what_it_was(adaptive: tilewright.Policy, quote: model.VaeQ
     assert decide(9_000) < 1.05 * before
 
 
-def test_earlier_contracts_are_served(quote: model.VaeQuote) -> None:
-    policy = tilewright.Policy(CORPUS / "wat-whole.wasm")
+def test_earlier_contracts_are_served(quote: model.VaeQuote, tmp_path: Path) -> None:
+    policy = tilewright.Policy(unpacked("wat-whole.wasm", tmp_path / "whole.wasm"))
     assert policy.inspect()["contract"].startswith("0.1.")
     assert policy.decide(quote).plan
 

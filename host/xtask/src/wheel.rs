@@ -345,9 +345,14 @@ mod tests {
         assert!(one == other);
         let mut zip = zip::ZipArchive::new(Cursor::new(one)).unwrap();
         let names: Vec<String> = zip.file_names().map(str::to_owned).collect();
-        for name in
-            ["tilewright/__init__.py", "tilewright/py.typed", "tilewright/engine.py", "tilewright/_native.abi3.so"]
-        {
+        for name in [
+            "tilewright/__init__.py",
+            "tilewright/py.typed",
+            "tilewright/engine.py",
+            "tilewright/diffusers.py",
+            "tilewright/executor/__init__.py",
+            "tilewright/_native.abi3.so",
+        ] {
             assert!(names.iter().any(|found| found == name), "{names:?}");
         }
         let metadata = zip.by_name(&format!("tilewright-{}.dist-info/METADATA", env!("CARGO_PKG_VERSION")));
