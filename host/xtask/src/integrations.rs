@@ -19,7 +19,7 @@ use crate::{
     downloads::{self, fetch},
     libtorch::VERSION,
     project::Project,
-    python_tests, tools,
+    python_tests, suite, tools,
 };
 
 /// The package whose sources carry ComfyUI 0.30.0.
@@ -47,6 +47,7 @@ pub fn run(project: &Project, environment: &python_tests::Environment, arguments
     pytest.current_dir(project.root.join("integrations/tests")).args(arguments);
     pytest.env("TILEWRIGHT_PROGRAM", project.program("debug"));
     pytest.env("TILEWRIGHT_COMFYUI", project.tools().join("comfyui")).env("HF_HUB_OFFLINE", "1");
+    suite::choose_kernels(&mut pytest);
     tools::run(&mut pytest).context("tests inside diffusers and ComfyUI failed, named above")
 }
 

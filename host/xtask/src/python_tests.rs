@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! .tools/pytest            pytest and what the tests import, as pip unpacks them
+//! .tools/ray               Ray with what it requires, for the tests of batches
 //! target/python/tilewright the package with its native module
 //! ```
 //!
@@ -10,13 +11,14 @@
 use std::{
     env, fs,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Output},
+    thread,
 };
 
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    downloads::{fetch, pip},
+    downloads::{self, fetch, pip},
     project::Project,
     tools,
 };
@@ -46,6 +48,10 @@ const PACKAGES: [&str; 15] = [
     "tomli==2.5.0",
     "typing_extensions==4.16.0",
 ];
+
+/// Ray, and the tests that need it.
+const RAY: &str = "ray[data]==2.60.0";
+const RAY_TESTS: &str = "tests/test_ray.py";
 
 /// The environment of the tests.
 pub struct Environment {
@@ -115,17 +121,55 @@ pub fn environment(project: &Project) -> Result<Environment> {
     Ok(Environment { python, version: format!("{major}.{minor}"), packages })
 }
 
-/// Runs every test of the package with the program that is built in a profile.
+/// Runs every test of the package with the program that is built in a profile. Those of batches run
+/// beside the others, since both wait most of their time.
 ///
 /// # Errors
 /// A test failed.
 pub fn run(project: &Project, environment: &Environment, profile: &str) -> Result<()> {
+    let ray = match ray(project, environment) {
+        Ok(folder) => Some(folder),
+        Err(error) => {
+            tools::say(&format!("going on without the tests of batches: {error:#}"));
+            None
+        }
+    };
     tools::say("testing the Python package");
     let staged = build(project)?;
-    let mut pytest = environment.pytest(&staged, &[])?;
-    pytest.arg("tests").current_dir(project.root.join("host/python"));
-    pytest.env("TILEWRIGHT_PROGRAM", project.program(profile));
-    tools::run(&mut pytest).context("tests of the Python package failed, named above")
+    let pytest = |folders: &[PathBuf]| -> Result<Command> {
+        let mut pytest = environment.pytest(&staged, folders)?;
+        pytest.current_dir(project.root.join("host/python"));
+        pytest.env("TILEWRIGHT_PROGRAM", project.program(profile));
+        Ok(pytest)
+    };
+    let mut package = pytest(&[])?;
+    package.args(["tests", "--ignore", RAY_TESTS]);
+    let mut batches = ray.map(|folder| pytest(&[folder])).transpose()?;
+    let beside = batches.as_mut().map(|batches| batches.arg(RAY_TESTS));
+    let (package, batches) = thread::scope(|scope| {
+        let batches = beside.map(|batches| scope.spawn(|| batches.output()));
+        (tools::run(&mut package), batches.map(|batches| batches.join()))
+    });
+    if let Some(ended) = batches {
+        let ended: Output = ended.ok().context("the tests of batches panicked")?.context("pytest can't be started")?;
+        print!("{}", String::from_utf8_lossy(&ended.stdout));
+        eprint!("{}", String::from_utf8_lossy(&ended.stderr));
+        if !ended.status.success() {
+            bail!("tests of batches failed, named above");
+        }
+    }
+    package.context("tests of the Python package failed, named above")
+}
+
+/// The folder of Ray, which is fetched if it is missing.
+fn ray(project: &Project, environment: &Environment) -> Result<PathBuf> {
+    let folder = project.tools().join("ray");
+    let lock = project.lock()?;
+    fetch(&folder, &format!("{RAY} for Python {}", environment.version), |folder| {
+        tools::say(&format!("fetching {RAY} with what it requires, about 200 MB"));
+        downloads::pip_with_requirements(&environment.python, folder, &lock, &[RAY])
+    })?;
+    Ok(folder)
 }
 
 /// Builds the native module, and lays the package out with it; returns the folder that Python finds

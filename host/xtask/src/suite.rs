@@ -44,9 +44,7 @@ pub fn run(cargo: impl Fn() -> Command, arguments: &[String]) -> Result<()> {
     let test = |words: &[&str]| {
         let mut command = cargo();
         command.arg("test").args(words);
-        if env::var_os(KERNELS.0).is_none() {
-            command.env(KERNELS.0, KERNELS.1);
-        }
+        choose_kernels(&mut command);
         command
     };
     if !arguments.is_empty() {
@@ -64,6 +62,13 @@ pub fn run(cargo: impl Fn() -> Command, arguments: &[String]) -> Result<()> {
         end_to_end.env(THREADS, (cores + 1).to_string());
     }
     finish(watch_all(vec![vec![end_to_end], vec![of(OTHERS), of(DOCUMENTATION)]])?)
+}
+
+/// Gives a command the tests' kernels of oneDNN.
+pub fn choose_kernels(command: &mut Command) {
+    if env::var_os(KERNELS.0).is_none() {
+        command.env(KERNELS.0, KERNELS.1);
+    }
 }
 
 /// Names what failed.

@@ -218,6 +218,8 @@ fn library(project: &Project, native: Vec<u8>) -> Result<Wheel> {
             "Requires-Dist: httpx>=0.27",
             "Provides-Extra: engine",
             &engine,
+            "Provides-Extra: ray",
+            "Requires-Dist: ray[data]>=2.60; extra == 'ray'",
         ],
     )?;
     wheel
@@ -358,5 +360,6 @@ mod tests {
         let metadata = zip.by_name(&format!("tilewright-{}.dist-info/METADATA", env!("CARGO_PKG_VERSION")));
         let metadata = std::io::read_to_string(metadata.unwrap()).unwrap();
         assert!(metadata.contains("\nRequires-Python: >=3.10\n") && metadata.contains("extra == 'engine'"));
+        assert!(metadata.contains("\nProvides-Extra: ray\n") && metadata.contains("ray[data]>=2.60; extra == 'ray'"));
     }
 }
