@@ -118,6 +118,27 @@ fn a_profiled_run_is_kept_with_a_summary_of_where_its_time_went() {
 }
 
 #[test]
+fn histories_of_other_machines_are_merged() {
+    let (here, there) = (Place::new(), Place::new());
+    let (own, other) = (decoded(&here, &[]), decoded(&there, &["--policy", "fixed"]));
+    let file = there.history().display().to_string();
+    let said = here.run(&["history", "merge", &file, &file]).succeeded().stdout();
+    assert_eq!(
+        said.lines().collect::<Vec<_>>(),
+        [format!("{file}: 1 record added, 0 there already"), format!("{file}: 0 records added, 1 there already")]
+    );
+    let listed = lines(&here.run(&["history", "--json"]).succeeded().stdout());
+    assert_eq!(listed, [other, own]);
+    // A name that is wrong costs nothing of the others.
+    let broken = here.write("broken.sqlite", "SQLite format 3\0 and no more");
+    for (wrong, words) in [("nowhere.sqlite", "there is no such history"), (broken.as_str(), "history is damaged")] {
+        here.run(&["history", "merge", &file, wrong]).failed(2, words);
+    }
+    assert_eq!(lines(&here.run(&["history", "--json"]).succeeded().stdout()).len(), 2);
+    assert_eq!(lines(&there.run(&["history", "--json"]).succeeded().stdout()).len(), 1);
+}
+
+#[test]
 fn wrong_arguments_end_with_two() {
     let place = Place::new();
     decoded(&place, &[]);

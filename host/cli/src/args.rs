@@ -328,14 +328,20 @@ pub struct History {
 pub enum HistoryCommand {
     /// List what was run, newest first, what was expected beside what was measured
     List(HistoryList),
-    /// Write the records as JSON lines, oldest first
+    /// Write the records as JSON lines or as a table, oldest first
     Export {
-        /// The file to write; - is standard output
+        /// The file to write: Parquet if it ends in .parquet, else JSON lines; - is standard output
         #[arg(value_name = "FILE|-")]
         file: PathBuf,
         /// The records.
         #[command(flatten)]
         filters: HistoryFilters,
+    },
+    /// Add the records of other machines' histories that are not there yet
+    Merge {
+        /// Their files; 'tilewright history path' shows where each machine's is
+        #[arg(value_name = "FILE", required = true)]
+        files: Vec<PathBuf>,
     },
     /// Remove records for good
     Clear {

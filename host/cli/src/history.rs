@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use tilewright_history::{Entry, Error, Exported, Filter, History, Kept, ProfileSummary, user_path};
+use tilewright_history::{Entry, Error, Filter, History, Kept, MOST_ROWS, Merged, ProfileSummary, user_path};
 use tilewright_pipeline::{HistoryFault, Session, Trials};
 use tilewright_plan::{Record, bytes, of_any, terminal::shorten, words::with_noun};
 use tilewright_torch::device::Choice;
@@ -91,6 +91,7 @@ pub fn run(arguments: &args::History) -> Outcome {
         None => list(&path, &arguments.list),
         Some(HistoryCommand::List(arguments)) => list(&path, arguments),
         Some(HistoryCommand::Export { file, filters }) => export(&path, file, &filter(filters)),
+        Some(HistoryCommand::Merge { files }) => merge(&path, files),
         Some(HistoryCommand::Clear { filters, yes }) => clear(&path, &filter(filters), *yes),
         Some(HistoryCommand::Path) => Ok(writeln!(printer::stdout(), "{}", path.display())?),
     }
@@ -193,12 +194,11 @@ fn to_the_second(time: &str) -> String {
 
 fn export(path: &Path, file: &Path, filter: &Filter) -> Outcome {
     let history = History::existing(path)?;
-    let write = |to: &mut dyn Write| match &history {
-        Some(history) => history.export(filter, to),
-        None => Ok(Exported::default()),
-    };
+    let is_parquet = file.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("parquet"));
+    // A table without rows has columns, too.
+    let history = history.map_or_else(History::empty, Ok)?;
     let exported = if file == Path::new("-") {
-        write(&mut BufWriter::new(printer::stdout()))?
+        history.export(filter, &mut BufWriter::new(printer::stdout()))?
     } else {
         let failed = |cause: io::Error| Failure::input(format!("{}: can't be written: {cause}", file.display()));
         // A device or pipe would be replaced.
@@ -207,7 +207,11 @@ fn export(path: &Path, file: &Path, filter: &Filter) -> Outcome {
         }
         files::roles().writes("FILE", file).check()?;
         let temporary = tilewright_outputs::temporary(file, ".tmp").map_err(failed)?;
-        let exported = write(&mut BufWriter::new(temporary.as_file())).map_err(|error| match error {
+        let written = match is_parquet {
+            true => history.export_parquet(filter, temporary.as_file()),
+            false => history.export(filter, &mut BufWriter::new(temporary.as_file())),
+        };
+        let exported = written.map_err(|error| match error {
             Error::Write(cause) => files::unwritten(file)(cause),
             error => error.into(),
         })?;
@@ -218,6 +222,28 @@ fn export(path: &Path, file: &Path, filter: &Filter) -> Outcome {
         tell!("note: {} were written by another version and are left out", records(exported.unreadable));
     }
     tell!("exported {}", records(exported.records));
+    Ok(())
+}
+
+fn merge(path: &Path, files: &[PathBuf]) -> Outcome {
+    // All are looked at before the first is merged.
+    let open = |file: &PathBuf| {
+        let missing = || Failure::input(format!("{}: there is no such history", file.display()));
+        History::existing(file)?.ok_or_else(missing)
+    };
+    let others = files.iter().map(open).collect::<Outcome<Vec<_>>>()?;
+    let mut history = History::open(path)?;
+    history.take_quarantined().iter().for_each(|path| report_quarantined(path));
+    for (file, other) in files.iter().zip(&others) {
+        let Merged { added, known, unreadable, removed } = history.merge(other)?;
+        if unreadable > 0 {
+            tell!("note: {}: {} were written by another version and are left out", file.display(), records(unreadable));
+        }
+        if removed > 0 {
+            tell!("note: the {} are removed: a history keeps {MOST_ROWS}", with_noun(removed, "oldest record"));
+        }
+        writeln!(printer::stdout(), "{}: {} added, {known} there already", file.display(), records(added))?;
+    }
     Ok(())
 }
 

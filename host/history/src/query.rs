@@ -26,7 +26,7 @@ pub struct Filter {
 }
 
 /// The end of every query with a [`Filter`]; [`Filter::values`] fits its parameters.
-const MATCHING: &str = "
+pub(crate) const MATCHING: &str = "
     FROM trial WHERE (?1 IS NULL OR policy = ?1) AND (?2 IS NULL OR family = ?2)
     AND (?3 IS NULL OR instr(lower(device_name), lower(?3)) > 0 OR instr(lower(device), lower(?3)) > 0)
     AND time >= ?4 AND (?5 = 0 OR failed = 1)";
@@ -81,7 +81,7 @@ pub struct Exported {
 }
 
 impl Filter {
-    fn values(&self) -> impl rusqlite::Params + '_ {
+    pub(crate) fn values(&self) -> impl rusqlite::Params + '_ {
         let since = self.since.map_or(i64::MIN, milliseconds);
         (&self.policy, &self.family, &self.device, since, self.failed)
     }

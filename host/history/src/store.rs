@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use rusqlite::{Connection, ErrorCode, TransactionBehavior, named_params};
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, named_params};
 use tilewright_plan::Record;
 use tilewright_profile::ProfileSummary;
 
@@ -39,7 +39,7 @@ const INSERT: &str = "
     VALUES (:time, :device, :device_name, :model, :family, :stage, :height, :width, :frames, :batch, :size, :policy, :space,
         :tile_height, :tile_width, :overlap, :precision, :layout, :plan, :elapsed_ns, :peak_bytes, :failed, :record, :profile)";
 
-const PRUNE: &str = "
+pub(crate) const PRUNE: &str = "
     DELETE FROM trial WHERE (time, id) <= (SELECT time, id FROM trial ORDER BY time DESC, id DESC LIMIT 1 OFFSET ?1)";
 
 /// The history of one user, open. Any number of processes may have it open at once.
@@ -88,6 +88,18 @@ impl History {
         Ok(Some(Self { path, connection, quarantined: Vec::new(), most_rows: MOST_ROWS }))
     }
 
+    /// A history without records, of no file.
+    ///
+    /// # Errors
+    /// SQLite has no memory.
+    pub fn empty() -> Result<Self> {
+        let path = PathBuf::from("no file");
+        let sqlite = |cause| Error::sqlite(&path, cause);
+        let connection = Connection::open_in_memory().map_err(sqlite)?;
+        schema::MIGRATIONS.iter().try_for_each(|step| connection.execute_batch(step)).map_err(sqlite)?;
+        Ok(Self { path, connection, quarantined: Vec::new(), most_rows: MOST_ROWS })
+    }
+
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path
@@ -128,47 +140,13 @@ impl History {
         self.retry_on_damage(|history| history.insert(device, record, (&text, profile.as_deref())))
     }
 
-    fn insert<W: Kept>(
-        &mut self,
-        device: &str,
-        record: &Record<W>,
-        (text, profile): (&str, Option<&str>),
-    ) -> Result<()> {
+    fn insert<W: Kept>(&mut self, device: &str, record: &Record<W>, texts: (&str, Option<&str>)) -> Result<()> {
         let sqlite = |cause| Error::sqlite(&self.path, cause);
-        let Record { request, plan, outcome, .. } = record;
-        let Columns { space, tile, precision, layout } = W::columns(plan);
-        let [batch, frames, height, width] = W::extents(request);
+        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sqlite)?;
         // Records of this program have a valid time; any other record counts as made now.
         let time = humantime::parse_rfc3339(&record.time).unwrap_or_else(|_| SystemTime::now());
-        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sqlite)?;
         let time = place_in_time(&transaction, time, SystemTime::now()).map_err(sqlite)?;
-        let values = named_params! {
-            ":time": time,
-            ":device": device,
-            ":device_name": record.device.name,
-            ":model": W::model(request),
-            ":family": W::family(request),
-            ":stage": record.stage().name(),
-            ":height": height,
-            ":width": width,
-            ":frames": frames,
-            ":batch": batch,
-            ":size": trials::size([batch, frames, height, width]),
-            ":policy": record.policy.name,
-            ":space": space,
-            ":tile_height": tile.map(|tile| tile.height),
-            ":tile_width": tile.map(|tile| tile.width),
-            ":overlap": tile.map(|tile| tile.overlap),
-            ":precision": precision,
-            ":layout": layout,
-            ":plan": trials::plan_key::<W>(plan)?,
-            ":elapsed_ns": outcome.as_ref().map(|outcome| i64::try_from(W::elapsed(outcome).as_nanos()).unwrap_or(i64::MAX)),
-            ":peak_bytes": outcome.as_ref().map(|outcome| i64::try_from(W::all_measured(outcome)).unwrap_or(i64::MAX)),
-            ":failed": outcome.is_none(),
-            ":record": text,
-            ":profile": profile,
-        };
-        transaction.execute(INSERT, values).map_err(sqlite)?;
+        add_row(&transaction, &self.path, (time, device), record, texts)?;
         if transaction.last_insert_rowid() % PRUNE_EVERY == 0 {
             transaction.execute(PRUNE, [self.most_rows]).map_err(sqlite)?;
         }
@@ -189,6 +167,46 @@ impl History {
             done => done,
         }
     }
+}
+
+/// Adds a record with its texts, as JSON, and that of its profile.
+pub(crate) fn add_row<W: Kept>(
+    transaction: &Transaction<'_>,
+    path: &Path,
+    (time, device): (i64, &str),
+    record: &Record<W>,
+    (text, profile): (&str, Option<&str>),
+) -> Result<()> {
+    let Record { request, plan, outcome, .. } = record;
+    let Columns { space, tile, precision, layout } = W::columns(plan);
+    let [batch, frames, height, width] = W::extents(request);
+    let values = named_params! {
+        ":time": time,
+        ":device": device,
+        ":device_name": record.device.name,
+        ":model": W::model(request),
+        ":family": W::family(request),
+        ":stage": record.stage().name(),
+        ":height": height,
+        ":width": width,
+        ":frames": frames,
+        ":batch": batch,
+        ":size": trials::size([batch, frames, height, width]),
+        ":policy": record.policy.name,
+        ":space": space,
+        ":tile_height": tile.map(|tile| tile.height),
+        ":tile_width": tile.map(|tile| tile.width),
+        ":overlap": tile.map(|tile| tile.overlap),
+        ":precision": precision,
+        ":layout": layout,
+        ":plan": trials::plan_key::<W>(plan)?,
+        ":elapsed_ns": outcome.as_ref().map(|outcome| i64::try_from(W::elapsed(outcome).as_nanos()).unwrap_or(i64::MAX)),
+        ":peak_bytes": outcome.as_ref().map(|outcome| i64::try_from(W::all_measured(outcome)).unwrap_or(i64::MAX)),
+        ":failed": outcome.is_none(),
+        ":record": text,
+        ":profile": profile,
+    };
+    transaction.execute(INSERT, values).map(drop).map_err(|cause| Error::sqlite(path, cause))
 }
 
 /// The time to keep a record under that was made at `time`, in milliseconds since 1970. Records

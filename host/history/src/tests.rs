@@ -23,7 +23,9 @@ use super::*;
 
 mod clock;
 mod damage;
+mod merges;
 mod profiles;
+mod tables;
 
 const DEVICE: &str = "a processor, 2 cores, libtorch 2.11";
 

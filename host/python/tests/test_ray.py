@@ -187,6 +187,23 @@ def test_all_kinds_of_work(cluster: Any, tmp_path: Path) -> None:
     assert sampled.made == 1 and (tmp_path / "samples" / "one.safetensors").exists()
 
 
+def test_the_history_is_a_table_for_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pandas: Any = importlib.import_module("pandas")
+    monkeypatch.setenv("TILEWRIGHT_HISTORY", str(tmp_path / "own.sqlite"))
+    source = latents(tmp_path / "in", 2)
+    for number in (0, 1):
+        words = ["decode", source / f"{number:03}.safetensors", "--vae", VAE, "--policy", "fixed", "--device", "cpu", "-q"]
+        program(*words, "-o", tmp_path / f"{number}.png")
+    program("history", "export", tmp_path / "history.parquet")
+    table = pandas.read_parquet(tmp_path / "history.parquet")
+    lines = [json.loads(line) for line in program("history", "export", "-").splitlines()]
+    assert [json.loads(text) for text in table["record"]] == lines
+    assert list(table["policy"]) == ["fixed", "fixed"] and not table["failed"].any()
+    assert list(table["peak_bytes"]) == [line["outcome"]["peak_bytes"] for line in lines]
+    times = pandas.to_datetime([line["time"] for line in lines], utc=True)
+    assert (abs(table["time"] - times.to_series(index=table.index)) < pandas.Timedelta("2ms")).all()
+
+
 @pytest.mark.parametrize(
     ("items", "said"),
     [

@@ -157,9 +157,9 @@ pub fn alone() -> MutexGuard<'static, ()> {
     LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// True if a plan is left out of a long list, by its number in it. Two of four are compared, so that
-/// lists whose lengths are no multiples of four have each kind of plan for some size. A processor
-/// without instructions for a type is up to a hundred times slower in it: there it is one of four.
+/// True if a plan is left out of a long list, by its number in it. Two of four are compared: lists
+/// whose lengths are no multiples of four have each kind of plan for some size. A processor without
+/// instructions for a type is up to a hundred times slower in it: there it is one of four.
 pub fn is_spared(precision: Precision, number: usize) -> bool {
     let dtype = precision.dtype();
     let is_slow = dtype != Dtype::F32 && !machine().facts.fast_dtypes.contains(&dtype);
