@@ -126,6 +126,21 @@ def test_other_settings_leave_what_is_there(cluster: Any, tmp_path: Path) -> Non
     assert picture.read_bytes() == content
 
 
+def test_files_that_change_are_other_items_and_outputs_are_none(cluster: Any, tmp_path: Path) -> None:
+    source = latents(tmp_path / "in", 2)
+    out = source / "out"
+    assert decode(source, out, vae=VAE, **FIXED).made == 2
+    summary = decode(source, out, vae=VAE, **FIXED)
+    assert (summary.made, summary.kept, summary.failed) == (0, 2, 0)
+    (source / "000.safetensors").write_bytes((source / "001.safetensors").read_bytes())
+    before = (out / "000.png").read_bytes()
+    summary = decode(source, out, vae=VAE, **FIXED)
+    assert (summary.made, summary.kept, summary.failed) == (0, 1, 1)
+    assert failures(out)[0]["name"] == "000" and (out / "000.png").read_bytes() == before
+    with pytest.raises(TilewrightError, match="only outputs"):
+        decode(out, out, vae=VAE, **FIXED)
+
+
 def test_items_have_settings_of_their_own(cluster: Any, tmp_path: Path) -> None:
     table = tmp_path / "prompts.jsonl"
     rows = [

@@ -232,7 +232,7 @@ def _run(
     if unknown:
         raise TypeError(f"{unknown[0]}: no such argument: expected one of {', '.join(sorted(How.__annotations__))}")
     place = Place(os.fspath(out))
-    items = _items(work, source)
+    items = _items(work, source, _absolute(os.fspath(out)))
     ray, data = _ray(how.get("address"))
     given = cast("dict[str, Any]", how)
     engine = {key: given[key] for key in ENGINE if key in given}
@@ -283,7 +283,7 @@ def _run(
 # Items.
 
 
-def _items(work: Work, source: Source) -> list[tuple[str, dict[str, Any]]] | None:
+def _items(work: Work, source: Source, out: str) -> list[tuple[str, dict[str, Any]]] | None:
     """The items of a source, by name; None for tables and datasets, which Ray reads.
 
     Raises:
@@ -298,7 +298,11 @@ def _items(work: Work, source: Source) -> list[tuple[str, dict[str, Any]]] | Non
             return _named(work, _lines(named, ending))
         if work is GENERATE:
             raise TilewrightError(f"{named}: expected a table of prompts: .txt with one a line, .jsonl or .parquet")
-        return _of_files(work, files_of(named))
+        # Outputs among the inputs are none of them.
+        files = [file for file in files_of(named) if not file[0].startswith(f"{out.rstrip('/')}/")]
+        if not files:
+            raise TilewrightError(f"{named}: there are only outputs: name a folder of {work.main}s")
+        return _of_files(work, files)
     if hasattr(source, "iter_rows") and hasattr(source, "map"):
         return None
     return _named(work, source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -142,6 +143,21 @@ def read_file(named: str) -> bytes | Path:
     fs, path = _resolved(named)
     with _told(named), fs.open_input_stream(path) as file:
         return bytes(file.read())
+
+
+def content_digest(content: Any) -> Any:
+    """A digest of a file's content; bytes and arrays stand for themselves.
+
+    Raises:
+        TilewrightError: the file can't be read.
+    """
+    if not isinstance(content, Path):
+        return content
+    found = hashlib.sha256()
+    with _told(str(content)), open(content, "rb") as file:
+        while part := file.read(1 << 20):
+            found.update(part)
+    return found.hexdigest()
 
 
 def _opened(scheme: str, fs: Any, path: str) -> str:

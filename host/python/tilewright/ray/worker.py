@@ -15,7 +15,7 @@ from typing import Any
 from .. import api
 from ..engine import Engine, Model
 from ..errors import ConnectionFailed, JobFailed, ProgramEnded, ProgramError, RequestError, TilewrightError, one_line
-from .outputs import RECORDS, Place, read_file
+from .outputs import RECORDS, Place, content_digest, read_file
 from .works import WORKS, check_name, digest
 
 #: The name of the model in the engine.
@@ -80,10 +80,16 @@ class Worker:
                 self._work.check(fields)
                 name = name or digest(fields)[:16]
             check_name(name)
-            key = digest(self._task.request, fields)
+            files = {
+                file: read_file(fields[file]) if isinstance(fields[file], str) else fields[file]
+                for file in self._work.files
+                if fields.get(file) is not None
+            }
+            # Another file under the same name is another item.
+            key = digest(self._task.request, fields, {file: content_digest(content) for file, content in files.items()})
             known = self._out.made(name)
             if known is None:
-                attempts = self._make(name, fields, key)
+                attempts = self._make(name, fields, files, key)
                 state = "made"
             elif known.get("item") == key:
                 state = "kept"
@@ -107,13 +113,8 @@ class Worker:
             "seconds": time.monotonic() - begun,
         }
 
-    def _make(self, name: str, fields: Mapping[str, Any], key: str) -> int:
+    def _make(self, name: str, fields: Mapping[str, Any], files: Mapping[str, Any], key: str) -> int:
         request = self._work.request(fields, {**self._task.options, "model": MODEL})
-        files = {
-            file: read_file(fields[file]) if isinstance(fields[file], str) else fields[file]
-            for file in self._work.files
-            if fields.get(file) is not None
-        }
         for attempt in range(1, ATTEMPTS + 1):
             engine = self._running()
             try:
