@@ -94,12 +94,17 @@ def test_a_limit_that_core_decode_exceeds_is_kept(server: Server) -> None:
     assert record["outcome"]["peak_bytes"] <= 1.1 * limit
 
 
+#: In channels-last order, in which oneDNN takes pictures as they are: in the other one, whole pictures were seen to hold a
+#: fifth less than they are priced at.
+WHOLE = {"policy": "fixed", "settings": "space=whole\nlayout=channels-last"}
+
+
 @pytest.mark.parametrize(
     ("vae", "shape", "governed", "kind"),
     [
-        ("sdxl.safetensors", "1,4,32,32", {}, "whole"),
+        ("sdxl.safetensors", "1,4,32,32", WHOLE, "whole"),
         ("sdxl.safetensors", "1,4,32,32", {"policy": "fixed", "settings": "space=exact\ntile=64"}, "exact"),
-        ("flux.safetensors", "1,16,32,32", {}, "whole"),
+        ("flux.safetensors", "1,16,32,32", WHOLE, "whole"),
         ("flux.safetensors", "1,16,32,32", {"policy": "fixed", "settings": "space=exact\ntile=64"}, "exact"),
         ("wan.safetensors", "1,16,5,12,8", {"policy": "fixed", "settings": "time=carried\nchunk=4"}, "whole"),
     ],
