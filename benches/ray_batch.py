@@ -26,7 +26,7 @@ from tilewright.ray.batch import _run
 from tilewright.ray.worker import Worker
 from tilewright.ray.works import DECODE
 
-#: A small picture's bytes.
+#: The bytes of a small latent and its picture.
 CONTENT = bytes(20_000)
 
 
@@ -98,7 +98,9 @@ def main() -> None:
                 if len(ends) in (given.items // 10, given.items):
                     memory.append(resident())
 
-            items = [{"name": f"{number:05}", "latent": "/nowhere"} for number in range(given.items)]
+            latent = Path(folder, "item.latent")
+            latent.write_bytes(CONTENT)
+            items = [{"name": f"{number:05}", "latent": str(latent)} for number in range(given.items)]
             _run(DECODE, items, folder, {"vae": "/nowhere"}, {}, {"workers": workers, "cpus": 1, "on_item": ended}, SleepingWorker)
         # Workers start for seconds, which a batch of any length pays once.
         taken, count = ends[-1] - ends[0], given.items - 1
